@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef XR_CONFIG_TABLE_H
+#define XR_CONFIG_TABLE_H
+
+/*
+ * Every setting, once. From this table come the fields of struct xr_config, the
+ * parser, the XRDMA_<KEY> variables, the options of xrdma-run (--key-with-dashes),
+ * its --help, --show-config and the list in xrdma.conf(5).
+ *
+ * X(section, key, KEY, type, default, min, max, names, metavar, help, man)
+ *   type     BOOL INT SIZE (bytes) TIME (nanoseconds) ENUM TEXT PATH
+ *   min/max  inclusive, in the type's base unit; the length for TEXT and PATH
+ *   names    for ENUM: the words, separated by |, numbered from 0
+ *   help     one line, no full stop; man: sentences, plain text
+ */
+#define XR_CONFIG_TABLE(X)                                                                         \
+	X(global, enabled, ENABLED, BOOL, "yes", 0, 1, NULL, "BOOL",                               \
+	  "upgrade connections at all",                                                            \
+	  "With no, every connection stays on TCP with the reason disabled; "                      \
+	  "the program runs as if xrdma were not there.")                                          \
+	X(global, fabric, FABRIC, ENUM, "auto", 0, 2, "auto|shm|none", "FABRIC",                   \
+	  "fabric that may carry connections",                                                     \
+	  "auto takes the best fabric that reaches the peer, shm only shared memory within "       \
+	  "this host, none keeps every connection on TCP.")                                        \
+	X(global, run_dir, RUN_DIR, PATH, "", 0, 80, NULL, "DIR",                                  \
+	  "directory for rendezvous sockets that containers share",                                \
+	  "When set, rendezvous points also appear as sockets in this directory, so that "         \
+	  "processes in different network namespaces of one host can meet. "                       \
+	  "When empty, only abstract socket names are used.")                                      \
+	X(global, stats, STATS, BOOL, "yes", 0, 1, NULL, "BOOL",                                   \
+	  "publish statistics for xr-stat",                                                        \
+	  "With no, nothing is written below stats_dir and xr-stat does not see the process.")     \
+	X(global, stats_dir, STATS_DIR, PATH, "/dev/shm", 1, 200, NULL, "DIR",                     \
+	  "directory that holds the statistics",                                                   \
+	  "The process writes its statistics to xrdma-UID/PID.STARTTIME below this directory. "    \
+	  "It should be memory-backed.")                                                           \
+	X(global, log_level, LOG_LEVEL, ENUM, "warn", 0, 4, "none|error|warn|info|debug", "LEVEL", \
+	  "what is worth a line",                                                                  \
+	  "Lines of this importance and above are written.")                                       \
+	X(global, log_file, LOG_FILE, PATH, "", 0, 250, NULL, "FILE",                              \
+	  "file that takes the lines instead of stderr",                                           \
+	  "Lines are appended to this file; when empty they go to standard error, as long as it "  \
+	  "is the one that the program was started with.")                                         \
+	X(limits, max_flows, MAX_FLOWS, INT, "64K", 0, 1048576, NULL, "N",                         \
+	  "connections of one process on a fabric at once",                                        \
+	  "Further connections stay on TCP with the reason limit-flows.")                          \
+	X(limits, max_memory, MAX_MEMORY, SIZE, "1G", 0, 1ull << 46, NULL, "SIZE",                 \
+	  "shared memory that one process may use",                                                \
+	  "The budget of all segments that this process creates. When it is used up, further "     \
+	  "connections stay on TCP with the reason limit-memory.")                                 \
+	X(limits, flow_window, FLOW_WINDOW, SIZE, "4M", 65536, 1ull << 30, NULL, "SIZE",           \
+	  "bytes in flight per direction of a connection",                                         \
+	  "The most that a sender may have sent and the receiving program not yet read.")          \
+	X(limits, ring_slots, RING_SLOTS, INT, "64", 8, 4096, NULL, "N",                           \
+	  "message slots per direction of a connection",                                           \
+	  "Rounded up to a power of two. Each slot takes 128 bytes.")                              \
+	X(limits, rendezvous_timeout, RENDEZVOUS_TIMEOUT, TIME, "1s", 1000000, 60000000000ull,     \
+	  NULL, "TIME", "longest wait for the peer to answer an upgrade",                          \
+	  "The connection works on TCP all the while; afterwards the attempt is given up.")        \
+	X(limits, keepalive_idle, KEEPALIVE_IDLE, TIME, "2s", 10000000, 86400000000000ull, NULL,   \
+	  "TIME", "silence after which the peer is probed",                                        \
+	  "A connection on a fabric that moved nothing for this long sends a probe.")              \
+	X(limits, keepalive_probes, KEEPALIVE_PROBES, INT, "3", 1, 100, NULL, "N",                 \
+	  "unanswered probes that end a fabric connection",                                        \
+	  "After this many unanswered probes the connection returns to TCP or ends, as the "       \
+	  "kernel socket says.")                                                                   \
+	X(thresholds, upgrade_turns, UPGRADE_TURNS, INT, "4", 0, 1000000, NULL, "N",               \
+	  "changes of direction that make a connection worth an upgrade",                          \
+	  "A turn is a read that follows a write. Whichever of upgrade_turns and upgrade_bytes "   \
+	  "is reached first starts the upgrade; 0 starts it with the first byte.")                 \
+	X(thresholds, upgrade_bytes, UPGRADE_BYTES, SIZE, "32K", 0, 1ull << 40, NULL, "SIZE",      \
+	  "bytes that make a connection worth an upgrade",                                         \
+	  "Counted over both directions; 0 starts the upgrade with the first byte.")               \
+	X(thresholds, spin, SPIN, TIME, "50us", 0, 1000000000, NULL, "TIME",                       \
+	  "longest busy wait before sleeping",                                                     \
+	  "A call that would block polls the fabric for at most this long, and for less when "     \
+	  "polling did not pay lately; 0 sleeps at once.")                                         \
+	X(thresholds, eager_max, EAGER_MAX, SIZE, "4K", 64, 65536, NULL, "SIZE",                   \
+	  "largest message that is sent without an announcement",                                  \
+	  "Longer messages are announced and fetched by the receiver.")                            \
+	X(thresholds, fragment, FRAGMENT, SIZE, "64K", 4096, 1 << 20, NULL, "SIZE",                \
+	  "piece size of large messages",                                                          \
+	  "Longer messages are cut into pieces of this size, which are moved in a pipeline.")
+
+#endif /* XR_CONFIG_TABLE_H */

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef XR_STATS_H
+#define XR_STATS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include "reason.h"
+
+/*
+ * Statistics that other processes read while this one lives or after it crashed.
+ *
+ * File: <stats_dir>/xrdma-<euid>/<pid>.<starttime>, directory 0700, file 0600; a
+ * directory that is not ours, or is open to others, is refused. Sparse, mapped once,
+ * shared. Pages are committed before they are used, so a full file system can never
+ * turn into SIGBUS. If anything fails there are no statistics: the same calls then
+ * count into private memory and flow slots are NULL, which every function accepts.
+ *
+ * Writers and cost:
+ *  - process totals and per-reason counters: any thread, one relaxed fetch_add (about
+ *    5 ns): for events, not for every message.
+ *  - flow slots: one writer per group of fields, so a counter is a relaxed load and a
+ *    relaxed store (about 1 ns, no lock prefix). The tx group belongs to whoever holds
+ *    the flow's send lock, the rx group to the holder of its receive lock, the rest to
+ *    the holder of the flow's control lock.
+ *  - xr_stats_flow_free() adds the slot's counters to the totals.
+ * Counters are aligned 64-bit words and are never torn. Identity fields are read under
+ * the slot's sequence number: odd while they change.
+ */
+#define XR_STATS_MAGIC	 0x3153414d44525858ull /* "XXRDMAS1" in little-endian order */
+#define XR_STATS_VERSION 1
+#define XR_STATS_COUNTER_ROOM 128 /* counters and reasons each; grow into the room */
+#define XR_STATS_FLOWS_OFF    4096
+
+/* X(symbol, name, sentence): totals of the process. Append only. */
+#define XR_STATS_TABLE(X)                                                                          \
+	X(FLOWS_OPENED, "flows_opened", "TCP connections seen")                                    \
+	X(FLOWS_CLOSED, "flows_closed", "TCP connections closed")                                  \
+	X(FLOWS_UPGRADED, "flows_upgraded", "connections moved to a fabric")                       \
+	X(FLOWS_SHM, "flows_now_shm", "connections on shared memory now")                          \
+	X(FLOWS_RDMA, "flows_now_rdma", "connections on RDMA now")                                 \
+	X(UPGRADE_ATTEMPTS, "upgrade_attempts", "upgrades tried")                                  \
+	X(UPGRADE_FAILED, "upgrade_failed", "upgrades that ended on TCP")                          \
+	X(HANDSHAKE_REFUSED, "handshake_refused", "calls to a rendezvous point that were refused") \
+	X(RETREATS, "retreats", "connections moved back to TCP")                                   \
+	X(BYTES_TX_TCP, "bytes_tx_tcp", "bytes sent over TCP by flows with a slot")                \
+	X(BYTES_RX_TCP, "bytes_rx_tcp", "bytes received over TCP by flows with a slot")            \
+	X(BYTES_TX_SHM, "bytes_tx_shm", "bytes sent over shared memory")                           \
+	X(BYTES_RX_SHM, "bytes_rx_shm", "bytes received over shared memory")                       \
+	X(BYTES_TX_RDMA, "bytes_tx_rdma", "bytes sent over RDMA")                                  \
+	X(BYTES_RX_RDMA, "bytes_rx_rdma", "bytes received over RDMA")                              \
+	X(MSGS_TX, "msgs_tx", "fabric messages sent")                                              \
+	X(MSGS_RX, "msgs_rx", "fabric messages received")                                          \
+	X(RNR, "rnr", "receiver-not-ready events")                                                 \
+	X(DOORBELLS_TX, "doorbells_sent", "wake-ups sent to peers")                                \
+	X(DOORBELLS_RX, "doorbells_received", "wake-ups received from peers")                      \
+	X(SLEEPS, "sleeps", "waits that went to sleep in the kernel")                              \
+	X(SPINS_HIT, "spins_hit", "busy waits that ended with work")                               \
+	X(SPINS_MISSED, "spins_missed", "busy waits that ended in sleep")                          \
+	X(PAIRS, "peer_processes", "peer processes attached now")                                  \
+	X(MEMORY, "memory_bytes", "shared memory held now")                                        \
+	X(CONFIG_WARNINGS, "config_warnings", "mistakes found in the configuration")               \
+	X(STATS_ERRORS, "stats_errors", "statistics that could not be kept")                       \
+	X(INTERNAL_ERRORS, "internal_errors", "internal checks that failed")
+
+enum xr_stat {
+#define XR_STATS_ENUM(sym, name, text) XR_STAT_##sym,
+	XR_STATS_TABLE(XR_STATS_ENUM)
+#undef XR_STATS_ENUM
+	XR_STAT_COUNT
+};
+
+enum xr_carrier {
+	XR_CARRIER_TCP,
+	XR_CARRIER_SHM,
+	XR_CARRIER_RDMA,
+	XR_CARRIER_COUNT
+};
+
+enum xr_stats_state { /* of a slot; 0 is a free one */
+	XR_STATE_FREE,
+	XR_STATE_ESTAB,
+	XR_STATE_UPGRADING,
+	XR_STATE_RETREATING,
+	XR_STATE_FIN_TX, /* our direction is closed */
+	XR_STATE_FIN_RX, /* the peer's direction is closed */
+	XR_STATE_CLOSING, /* the program closed it; bytes are being delivered */
+	XR_STATE_LISTEN,
+	XR_STATE_COUNT
+};
+
+struct xr_stats_addr {
+	uint8_t addr[16]; /* network order; the first 4 bytes for AF_INET */
+	uint16_t port;	  /* host order */
+	uint16_t family;  /* AF_INET, AF_INET6; 0: none */
+};
+
+/* Identity: under seq. Multiples of 8 bytes, no padding, same layout on every ABI. */
+struct xr_stats_ident {
+	struct xr_stats_addr local, peer; /* 40 bytes */
+	uint64_t inode;			  /* of the socket; 0 unknown */
+	uint64_t opened_ns;		  /* CLOCK_MONOTONIC: slot taken */
+	uint64_t upgraded_ns;		  /* last upgrade; 0 never */
+	int32_t fd;
+	uint32_t peer_pid; /* 0 unknown */
+	uint8_t state;	   /* enum xr_stats_state */
+	uint8_t role;	   /* enum xr_role of config.h */
+	uint8_t carrier_tx, carrier_rx;
+	uint16_t reason;      /* why it is on TCP now; 0 on a fabric */
+	uint16_t last_reason; /* of the last failed attempt or retreat */
+};
+
+/* One direction. Written under the flow's send (receive) lock only. */
+struct xr_stats_dir {
+	_Atomic uint64_t bytes[XR_CARRIER_COUNT];
+	_Atomic uint64_t msgs;
+	_Atomic uint64_t queue;	 /* gauge: bytes sent and not yet consumed / not yet read */
+	_Atomic uint64_t window; /* gauge: bytes that may be in flight */
+	_Atomic uint32_t slots;	 /* gauge: ring slots */
+	_Atomic uint32_t credits; /* gauge: of them usable now */
+	_Atomic uint64_t rnr;	 /* waits for a slot or for window */
+};
+
+/* Written under the flow's control lock only. */
+struct xr_stats_ctl {
+	_Atomic uint64_t turns;
+	_Atomic uint64_t attempts;
+	_Atomic uint64_t upgrades;
+	_Atomic uint64_t retreats;
+};
+
+struct xr_stats_flow {
+	_Atomic uint32_t seq; /* odd while ident changes */
+	_Atomic uint32_t next_free;
+	struct xr_stats_ident ident;
+	struct xr_stats_ctl ctl;
+	_Alignas(128) struct xr_stats_dir tx;
+	_Alignas(128) struct xr_stats_dir rx;
+};
+
+struct xr_stats_header {
+	_Atomic uint64_t magic; /* stored last, with release */
+	uint32_t version;
+	uint32_t header_size; /* sizeof(struct xr_stats_header) */
+	uint32_t flow_size;   /* sizeof(struct xr_stats_flow) */
+	uint32_t flows_off;   /* XR_STATS_FLOWS_OFF */
+	uint32_t n_counters;  /* XR_STAT_COUNT of the writer */
+	uint32_t n_reasons;   /* XR_REASON_COUNT of the writer */
+	uint32_t max_flows;   /* slots that the file has room for */
+	_Atomic uint32_t flows_used; /* slots below this index were in use once */
+	uint64_t pid_ns;	     /* inode of the PID namespace; 0 unknown */
+	uint64_t start_time;	     /* field 22 of /proc/PID/stat: clock ticks since boot */
+	uint64_t opened_ns;	     /* CLOCK_MONOTONIC */
+	int32_t pid;
+	uint32_t uid; /* effective, when it was made */
+	_Atomic uint32_t helper_thread; /* 1 while a helper thread runs */
+	_Atomic uint32_t exited;	/* 1: closed in order */
+	char program[128];		/* base name of the executable */
+	char xrdma_version[32];
+};
+
+struct xr_stats_segment {
+	struct xr_stats_header h;
+	_Alignas(512) _Atomic uint64_t counter[XR_STATS_COUNTER_ROOM];
+	_Atomic uint64_t reason[XR_STATS_COUNTER_ROOM]; /* times a flow got this reason */
+};
+
+_Static_assert(sizeof(struct xr_stats_addr) == 20, "layout");
+_Static_assert(sizeof(struct xr_stats_ident) == 80, "layout");
+_Static_assert(sizeof(struct xr_stats_dir) == 64, "layout");
+_Static_assert(sizeof(struct xr_stats_flow) == 384, "layout");
+_Static_assert(sizeof(struct xr_stats_segment) <= XR_STATS_FLOWS_OFF, "layout");
+_Static_assert(XR_STAT_COUNT <= XR_STATS_COUNTER_ROOM, "room");
+_Static_assert(XR_REASON_COUNT <= XR_STATS_COUNTER_ROOM, "room");
+
+/* Never NULL: private memory until xr_stats_open() succeeded. */
+extern struct xr_stats_segment *xr_stats_seg __attribute__((visibility("hidden")));
+
+/*
+ * Makes the segment; to be called lazily, at the first flow. dir is the stats_dir
+ * setting, program the path of the executable, max_flows the largest number of slots
+ * (lowered to what RLIMIT_FSIZE allows). Idempotent: later calls return the first
+ * result at the price of one load. 0 or -errno: -EACCES a directory that is not ours,
+ * -ENOSPC, ... The failure is counted and logged once. Not async-signal-safe while
+ * the first call runs (a second caller gets -EALREADY and no statistics meanwhile).
+ */
+int xr_stats_open(const char *dir, const char *program, uint32_t max_flows);
+
+/* Marks the end and unlinks the file: at clean exit. The mapping stays usable. */
+void xr_stats_close(void);
+
+/*
+ * In the child of a fork, before it counts: lets go of the parent's segment. All
+ * addresses stay valid (they become private zero pages), so slots of inherited flows
+ * may still be written to, in vain; they must not be freed into the new segment, so
+ * forget them. xr_stats_open() makes a segment of the child's own afterwards. Not for
+ * vfork children. Async-signal-safe.
+ */
+void xr_stats_after_fork(void);
+
+/* Name of the file, or "" without one. For --check and tests. */
+const char *xr_stats_path(void);
+
+/*
+ * A slot for a flow in state XR_STATE_ESTAB, counters zero; NULL when there are none.
+ * Lock-free, about 50 ns; async-signal-safe. local and peer may be NULL.
+ */
+struct xr_stats_flow *xr_stats_flow_alloc(int fd, uint64_t inode, unsigned int role,
+					  const struct sockaddr *local,
+					  const struct sockaddr *peer);
+
+/* Gives the slot back, its counters to the totals. Nobody may write to it any more. */
+void xr_stats_flow_free(struct xr_stats_flow *f);
+
+void xr_stats_addr_set(struct xr_stats_addr *a, const struct sockaddr *sa);
+
+static inline void xr_stats_add(enum xr_stat id, uint64_t n)
+{
+	/* relaxed: a count orders nothing */
+	atomic_fetch_add_explicit(&xr_stats_seg->counter[id], n, memory_order_relaxed);
+}
+
+static inline void xr_stats_sub(enum xr_stat id, uint64_t n)
+{
+	atomic_fetch_sub_explicit(&xr_stats_seg->counter[id], n, memory_order_relaxed);
+}
+
+static inline uint64_t xr_stats_get(enum xr_stat id)
+{
+	return atomic_load_explicit(&xr_stats_seg->counter[id], memory_order_relaxed);
+}
+
+/* Single writer of *p: see the groups above. */
+static inline void xr_stats_inc(_Atomic uint64_t *p, uint64_t n)
+{
+	uint64_t v = atomic_load_explicit(p, memory_order_relaxed);
+
+	atomic_store_explicit(p, v + n, memory_order_relaxed);
+}
+
+/* One send or receive of a flow: 1 message, n bytes. The direction's lock is held. */
+static inline void xr_stats_tx(struct xr_stats_flow *f, enum xr_carrier c, uint64_t n)
+{
+	if (f) {
+		xr_stats_inc(&f->tx.bytes[c], n);
+		xr_stats_inc(&f->tx.msgs, 1);
+	}
+}
+
+static inline void xr_stats_rx(struct xr_stats_flow *f, enum xr_carrier c, uint64_t n)
+{
+	if (f) {
+		xr_stats_inc(&f->rx.bytes[c], n);
+		xr_stats_inc(&f->rx.msgs, 1);
+	}
+}
+
+static inline void xr_stats_gauge(_Atomic uint64_t *p, uint64_t v)
+{
+	atomic_store_explicit(p, v, memory_order_relaxed);
+}
+
+static inline void xr_stats_gauge32(_Atomic uint32_t *p, uint32_t v)
+{
+	atomic_store_explicit(p, v, memory_order_relaxed);
+}
+
+/*
+ * Brackets of a change of f->ident, under the flow's control lock. For example
+ *	xr_stats_ident_begin(f);
+ *	f->ident.carrier_tx = XR_CARRIER_SHM;
+ *	xr_stats_ident_end(f);
+ * f must not be NULL. A signal handler may read the segment in between, not change it.
+ */
+static inline void xr_stats_ident_begin(struct xr_stats_flow *f)
+{
+	uint32_t seq = atomic_load_explicit(&f->seq, memory_order_relaxed);
+
+	atomic_store_explicit(&f->seq, seq + 1, memory_order_relaxed);
+	/* the odd number must be visible before any field of the change */
+	atomic_thread_fence(memory_order_release);
+}
+
+static inline void xr_stats_ident_end(struct xr_stats_flow *f)
+{
+	uint32_t seq = atomic_load_explicit(&f->seq, memory_order_relaxed);
+
+	/* release: all fields before the even number */
+	atomic_store_explicit(&f->seq, seq + 1, memory_order_release);
+}
+
+/* Common changes of the identity, f may be NULL; each is one bracket. */
+void xr_stats_flow_state(struct xr_stats_flow *f, enum xr_stats_state state);
+void xr_stats_flow_reason(struct xr_stats_flow *f, enum xr_reason reason);
+void xr_stats_flow_carrier(struct xr_stats_flow *f, enum xr_carrier tx, enum xr_carrier rx,
+			   uint32_t peer_pid);
+
+/* Counts a reason without a slot; xr_stats_flow_reason() does it by itself. */
+static inline void xr_stats_reason(enum xr_reason reason)
+{
+	atomic_fetch_add_explicit(&xr_stats_seg->reason[(unsigned int)reason %
+							XR_STATS_COUNTER_ROOM],
+				  1, memory_order_relaxed);
+}
+
+#endif /* XR_STATS_H */
