@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include "log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "atomic.h"
+#include "mem.h"
+
+#define PREFIX "xrdma: "
+
+int xr_log_threshold = XR_LOG_WARN;
+
+static char log_file[256];
+
+/* The stderr that we were started with; ino 0: not looked at yet, or none. */
+static struct {
+	dev_t dev;
+	ino_t ino;
+	bool usable;
+} log_stderr;
+
+static _Atomic uint64_t log_lost;
+
+static long sys_fstat(int fd, struct stat *st)
+{
+	return xr_sys4(SYS_newfstatat, fd, "", st, AT_EMPTY_PATH);
+}
+
+int xr_log_init(enum xr_log_level threshold, const char *file)
+{
+	struct stat st;
+	size_t len = file ? strlen(file) : 0;
+
+	xr_log_threshold = threshold;
+	if (!log_stderr.ino && !sys_fstat(STDERR_FILENO, &st)) {
+		log_stderr.dev = st.st_dev;
+		log_stderr.ino = st.st_ino;
+		/* a line of ours in a socket could be a frame of somebody's protocol */
+		log_stderr.usable = !S_ISSOCK(st.st_mode);
+	}
+	if (len >= sizeof(log_file))
+		return -ENAMETOOLONG;
+	memcpy(log_file, file ? file : "", len);
+	log_file[len] = '\0';
+	return 0;
+}
+
+uint64_t xr_log_lost(void)
+{
+	return xr_load_relaxed(&log_lost);
+}
+
+/*
+ * Periods and counts race between threads without harm: a line more or less. The
+ * fields are reached through atomic built-ins so that the race is a defined one.
+ */
+static bool site_admit(struct xr_log_site *site, uint32_t *dropped)
+{
+	struct timespec ts;
+	uint64_t now, start;
+	uint32_t lines;
+
+	*dropped = 0;
+	if (clock_gettime(CLOCK_MONOTONIC_COARSE, &ts))
+		return true;
+	now = (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec + 1;
+	start = __atomic_load_n(&site->start, __ATOMIC_RELAXED);
+	if (!start || now - start >= XR_LOG_PERIOD_NS) {
+		__atomic_store_n(&site->start, now, __ATOMIC_RELAXED);
+		__atomic_store_n(&site->lines, 0, __ATOMIC_RELAXED);
+	}
+	lines = __atomic_fetch_add(&site->lines, 1, __ATOMIC_RELAXED);
+	if (lines >= XR_LOG_BURST) {
+		__atomic_fetch_add(&site->dropped, 1, __ATOMIC_RELAXED);
+		return false;
+	}
+	*dropped = __atomic_exchange_n(&site->dropped, 0, __ATOMIC_RELAXED);
+	return true;
+}
+
+/*
+ * One write that neither blocks nor raises a signal: SIGPIPE and SIGXFSZ are blocked
+ * around it, and taken away if this write was what made them pending.
+ */
+static bool write_quietly(int fd, const char *buf, size_t len)
+{
+	const uint64_t quiet = 1ull << (SIGPIPE - 1) | 1ull << (SIGXFSZ - 1);
+	const struct timespec zero = {0, 0};
+	struct pollfd pfd = {.fd = fd, .events = POLLOUT};
+	uint64_t saved, pending = 0;
+	long n;
+
+	/* POLLOUT on a pipe promises PIPE_BUF bytes, and a line is shorter */
+	if (xr_sys5(SYS_ppoll, &pfd, 1, &zero, NULL, 0) != 1 || !(pfd.revents & POLLOUT) ||
+	    (pfd.revents & (POLLERR | POLLHUP | POLLNVAL)))
+		return false;
+	if (xr_sys4(SYS_rt_sigprocmask, SIG_BLOCK, &quiet, &saved, sizeof(saved)))
+		return false;
+	xr_sys2(SYS_rt_sigpending, &pending, sizeof(pending));
+	n = xr_sys3(SYS_write, fd, buf, len);
+	if (n == -EPIPE || n == -EFBIG) {
+		uint64_t ours = quiet & ~pending;
+
+		if (ours)
+			xr_sys4(SYS_rt_sigtimedwait, &ours, NULL, &zero, sizeof(ours));
+	}
+	xr_sys4(SYS_rt_sigprocmask, SIG_SETMASK, &saved, NULL, sizeof(saved));
+	return n == (long)len;
+}
+
+static bool emit(const char *line, size_t len)
+{
+	struct stat st;
+	bool ok;
+	int fd;
+
+	if (!log_file[0]) {
+		if (!log_stderr.usable || sys_fstat(STDERR_FILENO, &st) ||
+		    st.st_dev != log_stderr.dev || st.st_ino != log_stderr.ino)
+			return false;
+		return write_quietly(STDERR_FILENO, line, len);
+	}
+	/* opened per line: holds no descriptor, and follows a rotated log */
+	fd = (int)xr_sys4(SYS_openat, AT_FDCWD, log_file,
+			  O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
+	if (fd < 0)
+		return false;
+	ok = write_quietly(fd, line, len);
+	xr_sys1(SYS_close, fd);
+	return ok;
+}
+
+void xr_log_write(struct xr_log_site *site, enum xr_log_level level, const char *fmt, ...)
+{
+	char line[XR_LOG_LINE];
+	uint32_t dropped;
+	size_t len;
+	va_list ap;
+
+	(void)level;
+	if (!site_admit(site, &dropped))
+		return;
+	if (log_file[0])
+		len = (size_t)xr_snprintf(line, sizeof(line), PREFIX "[%d] ",
+					  (int)xr_sys0(SYS_getpid));
+	else
+		len = (size_t)xr_snprintf(line, sizeof(line), PREFIX);
+	va_start(ap, fmt);
+	len += (size_t)xr_vsnprintf(line + len, sizeof(line) - len, fmt, ap);
+	va_end(ap);
+	if (len >= sizeof(line))
+		len = sizeof(line) - 1;
+	/* what comes from files and peers must not forge lines or drive a terminal */
+	for (size_t i = 0; i < len; i++)
+		if ((unsigned char)line[i] < ' ' || line[i] == 0x7f)
+			line[i] = '?';
+	if (dropped && len + 48 < sizeof(line))
+		len += (size_t)xr_snprintf(line + len, sizeof(line) - len,
+					   " (and %u lines like this one)", dropped);
+	if (len == sizeof(line) - 1)
+		len--;
+	line[len++] = '\n';
+	if (!emit(line, len))
+		atomic_fetch_add_explicit(&log_lost, 1, memory_order_relaxed);
+}
+
+_Static_assert(XR_LOG_LINE <= PIPE_BUF, "a line is one atomic write");
