@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/random.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#include "atomic.h"
+#include "mem.h"
+
+long xr_sys(long nr, long a, long b, long c, long d, long e, long f)
+{
+#if defined(__x86_64__)
+	long ret;
+	register long r10 __asm__("r10") = d;
+	register long r8 __asm__("r8") = e;
+	register long r9 __asm__("r9") = f;
+
+	__asm__ __volatile__("syscall"
+			     : "=a"(ret)
+			     : "a"(nr), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+			     : "rcx", "r11", "memory");
+	return ret;
+#else
+	int saved = errno;
+	long ret = syscall(nr, a, b, c, d, e, f);
+
+	if (ret == -1)
+		ret = -errno;
+	errno = saved;
+	return ret;
+#endif
+}
+
+static void *mem_map(size_t len, int flags)
+{
+	long p = xr_sys6(SYS_mmap, 0, len, PROT_READ | PROT_WRITE,
+			 MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
+
+	return p < 0 && p > -4096 ? NULL : (void *)p;
+}
+
+void *xr_map_private(size_t len)
+{
+	return mem_map(len, MAP_PRIVATE);
+}
+
+void *xr_map_family(size_t len)
+{
+	return mem_map(len, MAP_SHARED);
+}
+
+void xr_unmap(void *p, size_t len)
+{
+	if (p)
+		xr_sys2(SYS_munmap, p, len);
+}
+
+uint64_t xr_now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static __thread int mem_tid;
+static int mem_pid;
+
+int xr_gettid(void)
+{
+	if (xr_unlikely(!mem_tid))
+		mem_tid = (int)xr_sys0(SYS_gettid);
+	return mem_tid;
+}
+
+int xr_getpid(void)
+{
+	if (xr_unlikely(!mem_pid))
+		mem_pid = (int)xr_sys0(SYS_getpid);
+	return mem_pid;
+}
+
+void xr_process_forked(void)
+{
+	mem_tid = 0;
+	mem_pid = 0;
+}
+
+int xr_random(void *p, size_t len)
+{
+	uint8_t *b = p;
+
+	while (len) {
+		long n = xr_sys3(SYS_getrandom, b, len, 0);
+
+		if (n == -EINTR)
+			continue;
+		if (n <= 0)
+			return n ? (int)n : -EIO;
+		b += n;
+		len -= (size_t)n;
+	}
+	return 0;
+}
+
+/*
+ * A bit per descriptor of ours.  Only numbers below MEM_FD_MAX are recorded; a
+ * descriptor that ended up above it is out of reach of any close loop that respects
+ * RLIMIT_NOFILE of today's systems.
+ */
+#define MEM_FD_MAX	(1u << 20)
+static _Atomic uint64_t mem_ours[MEM_FD_MAX / 64];
+
+/*
+ * Candidates are tried downwards from the soft limit; fcntl(F_DUPFD) alone gives the
+ * lowest free number above its argument, so a window that begins near the limit and
+ * doubles downwards finds a free number in a few calls without disturbing low ones.
+ */
+int xr_fd_high(int fd)
+{
+	struct rlimit rl;
+	unsigned long top, span;
+	long r = xr_sys4(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, &rl);
+
+	if (r)
+		return (int)r;
+	top = rl.rlim_cur > MEM_FD_MAX ? MEM_FD_MAX : rl.rlim_cur;
+	for (span = 64; ; span *= 2) {
+		long base = top > span ? (long)(top - span) : 3;
+
+		r = xr_sys3(SYS_fcntl, fd, F_DUPFD_CLOEXEC, base);
+		if (r >= 0)
+			break;
+		if (r != -EMFILE || base == 3)
+			return (int)r;
+	}
+	if ((unsigned long)r < MEM_FD_MAX)
+		xr_fetch_or(&mem_ours[r / 64], 1ull << (r % 64));
+	xr_sys1(SYS_close, fd);
+	return (int)r;
+}
+
+int xr_fd_is_ours(int fd)
+{
+	if (fd < 0 || (unsigned int)fd >= MEM_FD_MAX)
+		return 0;
+	/* relaxed: a racing close loop may meet the descriptor before or after its birth */
+	return (xr_load_relaxed(&mem_ours[fd / 64]) >> (fd % 64)) & 1;
+}
+
+void xr_fd_close(int fd)
+{
+	if (fd < 0)
+		return;
+	/* the bit goes first: the number may be the program's the moment it is closed */
+	if ((unsigned int)fd < MEM_FD_MAX)
+		xr_fetch_and(&mem_ours[fd / 64], ~(1ull << (fd % 64)));
+	xr_sys1(SYS_close, fd);
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Memory and system calls for code that lives inside somebody else's process:
+ * no malloc, and no libc wrapper that the preload object interposes.  Thread-safe
+ * unless said otherwise; errors are -errno.
+ */
+#ifndef XR_MEM_H
+#define XR_MEM_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* The raw system call: -errno on failure, errno untouched.  x86-64 and AArch64 Linux. */
+long xr_sys(long nr, long a, long b, long c, long d, long e, long f);
+
+#define xr_sys0(nr)			xr_sys((nr), 0, 0, 0, 0, 0, 0)
+#define xr_sys1(nr, a)			xr_sys((nr), (long)(a), 0, 0, 0, 0, 0)
+#define xr_sys2(nr, a, b)		xr_sys((nr), (long)(a), (long)(b), 0, 0, 0, 0)
+#define xr_sys3(nr, a, b, c)		xr_sys((nr), (long)(a), (long)(b), (long)(c), 0, 0, 0)
+#define xr_sys4(nr, a, b, c, d)		xr_sys((nr), (long)(a), (long)(b), (long)(c), (long)(d), 0, 0)
+#define xr_sys5(nr, a, b, c, d, e) \
+	xr_sys((nr), (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), 0)
+#define xr_sys6(nr, a, b, c, d, e, f) \
+	xr_sys((nr), (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
+
+/* Zeroed pages, private to the process (after fork: copy on write).  NULL when there are none. */
+void *xr_map_private(size_t len);
+
+/* Zeroed pages shared with every process forked from this one (the "family"). */
+void *xr_map_family(size_t len);
+
+void xr_unmap(void *p, size_t len);
+
+/* Monotonic time in nanoseconds (vDSO, ~20 ns). */
+uint64_t xr_now_ns(void);
+
+/* Cycle counter, for bounding short spins only; not comparable across machines. */
+static inline uint64_t xr_cycles(void)
+{
+#if defined(__x86_64__)
+	return __builtin_ia32_rdtsc();
+#else
+	return xr_now_ns();
+#endif
+}
+
+/* Kernel thread id, cached in TLS and renewed after fork. */
+int xr_gettid(void);
+
+/* getpid() cached; xr_process_forked() in the child renews both. */
+int xr_getpid(void);
+void xr_process_forked(void);
+
+/* `len` random bytes: getrandom, never blocking after boot. */
+int xr_random(void *p, size_t len);
+
+/*
+ * Moves a descriptor of ours out of the program's way: to the highest free number
+ * below the soft limit, close-on-exec.  Returns the new number (the old one is
+ * closed) or -errno with the old one still open.
+ */
+int xr_fd_high(int fd);
+
+/* 1 if fd is one of ours (kept in a table by xr_fd_high), which close loops must skip. */
+int xr_fd_is_ours(int fd);
+void xr_fd_close(int fd);
+
+#define XR_ALIGN(x, a)	(((x) + (a) - 1) & ~((typeof(x))(a) - 1))
+#define XR_ARRAY_LEN(a)	(sizeof(a) / sizeof((a)[0]))
+
+#endif

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * What two processes share: a link.  One control connection (a Unix SOCK_SEQPACKET
+ * socket), one arena each (a memfd of sealed size, written by its owner but for the
+ * receiver's control lines), doorbells and completion entries.  All flows between
+ * the same two processes ride on one link, so that a flow costs no descriptor and
+ * no mapping.
+ *
+ *	arena:	header page
+ *		sleeping[w]	written by the owner: "waiter w of mine sleeps, ring its bell"
+ *		cq[w]		written by the owner: entries for the peer's waiter w
+ *		directions	struct xr_shm_dir blocks, one size
+ *		chunks		64 KiB each
+ *
+ * A waiter is whatever sleeps in a process: a thread in a blocking call, or an
+ * epoll file.  Its doorbell towards one peer is an eventfd of its own, passed over
+ * the control connection at first use, since a peer can drain or fill a doorbell
+ * it holds.
+ *
+ * Ownership: a link is private to the process that made it; a forked child may
+ * still notify over it and replay from its arena, but never allocates from it.
+ * Thread-safe unless said otherwise (one internal spin lock guards allocation and
+ * the table of bells; notification takes none).
+ */
+#ifndef XR_SHM_LINK_H
+#define XR_SHM_LINK_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "atomic.h"
+#include "shm_ring.h"
+
+#define XR_SHM_MAGIC	0x78724133u	/* changes with the layout of the arena */
+#define XR_SHM_VERSION	1u
+#define XR_WAITERS	1024u		/* per process */
+#define XR_CQ_ENTRIES	512u		/* per waiter; overrun makes the reader scan its flows */
+
+struct xr_shm_cq {
+	_Atomic uint32_t tail;		/* entries ever written */
+	uint32_t pad[31];
+	_Atomic uint32_t entry[XR_CQ_ENTRIES];	/* the receiver's cookie of a flow */
+};
+
+struct xr_shm_hdr {
+	uint32_t magic, version;
+	uint64_t size;
+	uint32_t ndirs, dir_slots, nchunks, waiters;
+	uint64_t sleep_off, cq_off, dir_off, chunk_off;
+};
+
+struct xr_shm_arena {
+	uint8_t *base;
+	uint64_t size;
+	int fd;			/* memfd; -1 once it has been passed on */
+	struct xr_shm_hdr hdr;	/* own copy, validated; the mapped one is never read again */
+};
+
+/*
+ * Creates an arena for directions of `dir_slots` slots (power of two, XR_RING_MIN..
+ * XR_RING_MAX).  -ENOMEM, -EMFILE, -EFBIG (RLIMIT_FSIZE), -ENOSYS.  Memory is taken
+ * page by page at first touch.
+ */
+int xr_shm_arena_create(struct xr_shm_arena *a, uint64_t size, uint32_t dir_slots);
+
+/*
+ * Maps a peer's arena from a memfd that the peer passed.  -EPROTO when seals, size
+ * or header are not what this version writes.  Does not take the descriptor over.
+ */
+int xr_shm_arena_attach(struct xr_shm_arena *a, int fd);
+void xr_shm_arena_destroy(struct xr_shm_arena *a);
+
+struct xr_shm_link {
+	struct xr_shm_link *next;	/* list of the process; its lock is the owner's */
+	int conn;			/* control connection; -1 when dead */
+	int peer_pid;			/* SO_PEERCRED, for display */
+	uint8_t peer_uuid[16];
+	int owner_pid;
+	uint32_t nflows;		/* directions in use; the owner frees the link at 0 and !conn */
+	_Atomic uint32_t dead;
+	struct xr_shm_arena own, peer;
+
+	_Atomic uint32_t lock;		/* allocation and bells */
+	uint32_t dir_fresh, dir_free;	/* never used from here on; head of the free list */
+	uint32_t chunk_fresh, chunk_free;
+	uint32_t *dir_next, *chunk_next;	/* free lists, private memory */
+	uint32_t chunks_used, chunks_max;
+
+	int *bell_rx;			/* own eventfd by own waiter, -1 */
+	int *bell_tx;			/* the peer's eventfd by the peer's waiter, -1 */
+	uint32_t *cq_head;		/* entries taken, by own waiter */
+	void *user;			/* the layer above */
+
+	/* the layer above's messages on the control connection: returns 0, or -errno to kill the link */
+	int (*on_msg)(struct xr_shm_link *l, const void *msg, size_t len, int *fds, int nfds);
+};
+
+/* Takes over conn and both arenas.  NULL when memory is short (nothing taken over then). */
+struct xr_shm_link *xr_shm_link_new(int conn, const struct xr_shm_arena *own,
+				    const struct xr_shm_arena *peer);
+/* Unmaps everything; no flow may refer to the link any more. */
+void xr_shm_link_free(struct xr_shm_link *l);
+
+/* A direction block in the own arena, zeroed; returns its arena offset or 0. */
+uint64_t xr_shm_link_dir_get(struct xr_shm_link *l);
+void xr_shm_link_dir_put(struct xr_shm_link *l, uint64_t off);
+
+/* The peer's direction block at an offset that the peer named; NULL when it is none. */
+struct xr_shm_dir *xr_shm_link_peer_dir(struct xr_shm_link *l, uint64_t off);
+
+/* Chunk source for xr_shm_tx_init. */
+void xr_shm_link_chunks(struct xr_shm_link *l, struct xr_shm_chunks *c);
+
+/*
+ * Tells the peer's waiter about the flow that the peer calls `cookie`: a completion
+ * entry, and the doorbell when the waiter sleeps.  Returns 1 if the bell was rung.
+ * The caller has published what the peer shall see.
+ */
+int xr_shm_link_notify(struct xr_shm_link *l, uint32_t waiter, uint32_t cookie);
+
+/* The eventfd that wakes own waiter w on this link; made and passed at first use.  -errno. */
+int xr_shm_link_bell(struct xr_shm_link *l, uint32_t w);
+/* The waiter ceases to exist. */
+void xr_shm_link_bell_drop(struct xr_shm_link *l, uint32_t w);
+
+/* Says whether own waiter w sleeps; after "1" the caller looks at everything once more. */
+void xr_shm_link_sleeping(struct xr_shm_link *l, uint32_t w, uint32_t on);
+
+/* 1 if completion entries wait for own waiter w. */
+static inline int xr_shm_link_pending(struct xr_shm_link *l, uint32_t w);
+
+/*
+ * Calls fn for each completion entry of waiter w; cookie UINT32_MAX means "overrun:
+ * look at every flow of this link".  One caller per waiter at a time.
+ */
+void xr_shm_link_harvest(struct xr_shm_link *l, uint32_t w,
+			 void (*fn)(void *arg, struct xr_shm_link *l, uint32_t cookie), void *arg);
+
+/* Sends one message of the layer above, with up to 3 descriptors.  -EAGAIN, -EPIPE. */
+int xr_shm_link_send(struct xr_shm_link *l, const void *msg, size_t len, const int *fds, int nfds);
+
+/*
+ * Takes what came in on the control connection.  0, or -errno once the link is dead
+ * (the peer process is gone or wrote nonsense).  Never blocks.
+ */
+int xr_shm_link_progress(struct xr_shm_link *l);
+
+/* SOCK_SEQPACKET helpers with descriptors; raw system calls, never block.  Bytes or -errno. */
+ssize_t xr_unix_send(int fd, const void *msg, size_t len, const int *fds, int nfds);
+ssize_t xr_unix_recv(int fd, void *msg, size_t len, int *fds, int *nfds);
+
+static inline struct xr_shm_cq *xr_shm_arena_cq(const struct xr_shm_arena *a, uint32_t w)
+{
+	return (struct xr_shm_cq *)(a->base + a->hdr.cq_off + (size_t)w * sizeof(struct xr_shm_cq));
+}
+
+static inline int xr_shm_link_pending(struct xr_shm_link *l, uint32_t w)
+{
+	/* acquire: pairs with the release of tail in xr_shm_link_notify */
+	return xr_load_acquire(&xr_shm_arena_cq(&l->peer, w)->tail) != l->cq_head[w];
+}
+
+#endif

@@ -1,0 +1,610 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include <errno.h>
+#include <string.h>
+#include "shm_ring.h"
+
+/*
+ * With more than a quarter of the slots in flight the receiver is behind, and small
+ * sends are appended to an open slot instead of taking one each: the ring then
+ * holds (n - n/4) chunks, whatever the size of the program's writes.
+ */
+#define TX_CROWDED(tx)	((tx)->head - (tx)->done > ((tx)->mask + 1) / 4)
+
+static struct xr_shm_slot *tx_slot(const struct xr_shm_tx *tx, uint32_t seq)
+{
+	return &tx->slots[seq & tx->mask];
+}
+
+static struct xr_shm_meta *tx_meta(const struct xr_shm_tx *tx, uint32_t seq)
+{
+	return &tx->meta[seq & tx->mask];
+}
+
+void xr_shm_tx_init(struct xr_shm_tx *tx, struct xr_shm_dir *dir, uint32_t nslots,
+		    struct xr_shm_meta *meta, const struct xr_shm_chunks *chunks,
+		    uint8_t *chunk_base, uint64_t chunk_off, uint32_t window)
+{
+	memset(tx, 0, sizeof(*tx));
+	tx->dir = dir;
+	tx->slots = (struct xr_shm_slot *)(dir + 1);
+	tx->chunk_base = chunk_base;
+	tx->chunk_off = chunk_off;
+	tx->chunks = *chunks;
+	tx->meta = meta;
+	tx->mask = nslots - 1;
+	tx->head = 1;
+	tx->done = 1;
+	tx->chunk = XR_NO_CHUNK;
+	tx->inflight_max = window;
+	memset(dir, 0, XR_DIR_BYTES(nslots));
+	xr_store_relaxed(&dir->consumed, XR_CONSUMED(1, 0));
+}
+
+/* The receiver's position, forced into what this end has published. */
+static void tx_position(struct xr_shm_tx *tx, uint64_t consumed, uint32_t *seq, uint32_t *byte)
+{
+	uint32_t s = XR_CONSUMED_SEQ(consumed), b = XR_CONSUMED_BYTE(consumed);
+
+	/* a position outside [done, head] is the peer's lie and can only hurt its own stream */
+	if (s - tx->done > tx->head - tx->done)
+		s = tx->done, b = 0;
+	if (s == tx->head)
+		b = 0;
+	else if (b > tx_meta(tx, s)->len)
+		b = tx_meta(tx, s)->len;
+	*seq = s;
+	*byte = b;
+}
+
+static void tx_chunk_close(struct xr_shm_tx *tx)
+{
+	uint32_t seq;
+
+	if (tx->chunk == XR_NO_CHUNK)
+		return;
+	/* the youngest slot that uses the chunk frees it; if all are reclaimed, do it now */
+	for (seq = tx->head; seq != tx->done; seq--) {
+		struct xr_shm_meta *m = tx_meta(tx, seq - 1);
+
+		if (m->chunk == tx->chunk) {
+			m->last = 1;
+			tx->chunk = XR_NO_CHUNK;
+			return;
+		}
+	}
+	tx->chunks.put(tx->chunks.ctx, tx->chunk);
+	tx->chunk = XR_NO_CHUNK;
+}
+
+static void tx_reclaim(struct xr_shm_tx *tx)
+{
+	/* acquire: pairs with the receiver's cas in commit, it has read what it lets go of */
+	uint64_t c = xr_load_acquire(&tx->dir->consumed);
+	uint32_t seq, byte;
+
+	if (xr_unlikely(c & XR_FROZEN)) {
+		tx->frozen = 1;
+		return;
+	}
+	tx_position(tx, c, &seq, &byte);
+	while (tx->done != seq) {
+		struct xr_shm_meta *m = tx_meta(tx, tx->done);
+
+		tx->acked += m->len;
+		if (m->last)
+			tx->chunks.put(tx->chunks.ctx, m->chunk);
+		m->last = 0;
+		m->chunk = XR_NO_CHUNK;
+		tx->done++;
+	}
+	tx->part = byte;
+	/* all consumed and nothing open: start over at the chunk's hot beginning */
+	if (tx->done == tx->head)
+		tx->fill = 0;
+}
+
+static uint64_t tx_inflight(const struct xr_shm_tx *tx)
+{
+	return tx->sent - tx->acked - tx->part;
+}
+
+static uint32_t tx_free_slots(const struct xr_shm_tx *tx)
+{
+	uint32_t used = tx->head - tx->done;
+	uint32_t n = tx->mask + 1 - XR_RING_CTL;
+
+	return used < n ? n - used : 0;
+}
+
+/* Copies n bytes from the cursor into dst and moves the cursor. */
+struct tx_cursor {
+	const struct iovec *iov;
+	size_t off;
+};
+
+static void tx_copy(uint8_t *dst, struct tx_cursor *c, size_t n)
+{
+	while (n) {
+		size_t k = c->iov->iov_len - c->off;
+
+		if (k > n)
+			k = n;
+		memcpy(dst, (const uint8_t *)c->iov->iov_base + c->off, k);
+		dst += k;
+		n -= k;
+		c->off += k;
+		if (c->off == c->iov->iov_len) {
+			c->iov++;
+			c->off = 0;
+		}
+	}
+}
+
+static void tx_publish_inline(struct xr_shm_tx *tx, struct tx_cursor *c, uint32_t n)
+{
+	struct xr_shm_slot *s = tx_slot(tx, tx->head);
+	struct xr_shm_meta *m = tx_meta(tx, tx->head);
+
+	tx_copy(s->data, c, n);
+	m->chunk = XR_NO_CHUNK;
+	m->start = 0;
+	m->len = n;
+	m->op = XR_OP_SEND;
+	m->last = 0;
+	/* release: payload before header; pairs with the acquire in rx_peek */
+	xr_store_release(&s->head, XR_HEAD(tx->head, n, 0, XR_OP_SEND));
+	tx->head++;
+	tx->open = 0;
+	tx->sent += n;
+}
+
+/* Appends up to n bytes to the open slot; returns what fitted. */
+static size_t tx_append(struct xr_shm_tx *tx, struct tx_cursor *c, size_t n)
+{
+	struct xr_shm_slot *s = tx_slot(tx, tx->head - 1);
+	struct xr_shm_meta *m = tx_meta(tx, tx->head - 1);
+	size_t room = XR_CHUNK - tx->fill;
+
+	if (n > room)
+		n = room;
+	if (n > XR_PUBLISH)
+		n = XR_PUBLISH;
+	if (!n)
+		return 0;
+	tx_copy(tx->chunk_base + (size_t)tx->chunk * XR_CHUNK + tx->fill, c, n);
+	tx->fill += (uint32_t)n;
+	m->len += (uint32_t)n;
+	/* release: bytes before the length that admits them; pairs with rx_peek */
+	xr_store_release(&s->ref.len, m->len);
+	tx->sent += n;
+	return n;
+}
+
+/* Opens a slot by reference with up to n bytes; returns what went in, 0 without a chunk. */
+static size_t tx_publish_ref(struct xr_shm_tx *tx, struct tx_cursor *c, size_t n, int keep_open)
+{
+	struct xr_shm_slot *s = tx_slot(tx, tx->head);
+	struct xr_shm_meta *m = tx_meta(tx, tx->head);
+	uint32_t start;
+
+	if (n > XR_PUBLISH)
+		n = XR_PUBLISH;
+	/* a payload does not straddle chunks; do not leave a sliver for a bulk send either */
+	if (tx->chunk != XR_NO_CHUNK && XR_CHUNK - tx->fill < n)
+		tx_chunk_close(tx);
+	if (tx->chunk == XR_NO_CHUNK) {
+		tx->chunk = tx->chunks.get(tx->chunks.ctx);
+		if (tx->chunk == XR_NO_CHUNK)
+			return 0;
+		tx->fill = 0;
+	}
+	start = tx->fill;
+	tx_copy(tx->chunk_base + (size_t)tx->chunk * XR_CHUNK + start, c, n);
+	tx->fill = start + (uint32_t)((n + 63) & ~(size_t)63);
+	if (keep_open)
+		tx->fill = start + (uint32_t)n;
+	m->chunk = tx->chunk;
+	m->start = start;
+	m->len = (uint32_t)n;
+	m->op = XR_OP_SEND;
+	m->last = 0;
+	s->ref.off = tx->chunk_off + (uint64_t)tx->chunk * XR_CHUNK + start;
+	xr_store_relaxed(&s->ref.len, (uint32_t)n);
+	/* release: as in tx_publish_inline */
+	xr_store_release(&s->head, XR_HEAD(tx->head, 0,
+					   XR_SLOT_REF | (keep_open ? XR_SLOT_OPEN : 0), XR_OP_SEND));
+	tx->head++;
+	tx->open = keep_open;
+	tx->sent += n;
+	return n;
+}
+
+ssize_t xr_shm_tx_send(struct xr_shm_tx *tx, const struct iovec *iov, int cnt, size_t skip,
+		       size_t len)
+{
+	struct tx_cursor c = { iov, 0 };
+	size_t done = 0;
+
+	if (xr_unlikely(tx->ended))
+		return -EPIPE;
+	while (cnt && skip >= c.iov->iov_len) {
+		skip -= c.iov->iov_len;
+		c.iov++;
+		cnt--;
+	}
+	c.off = skip;
+	while (done < len) {
+		size_t n = len - done, win;
+
+		if (xr_unlikely(TX_CROWDED(tx) || tx_inflight(tx) >= tx->inflight_max / 2 ||
+				tx->frozen))
+			tx_reclaim(tx);
+		if (xr_unlikely(tx->frozen))
+			return done ? (ssize_t)done : -ESTALE;
+		if (n <= XR_SLOT_INLINE && tx_free_slots(tx) && !TX_CROWDED(tx)) {
+			tx_publish_inline(tx, &c, (uint32_t)n);
+			done += n;
+			break;
+		}
+		win = tx_inflight(tx) >= tx->inflight_max ? 0 : tx->inflight_max - tx_inflight(tx);
+		if (n > win)
+			n = win;
+		if (!n)
+			break;
+		if (tx->open && tx->fill < XR_CHUNK && (TX_CROWDED(tx) || done)) {
+			done += tx_append(tx, &c, n);
+			continue;
+		}
+		if (!tx_free_slots(tx)) {
+			tx_reclaim(tx);
+			if (tx->frozen || !tx_free_slots(tx))
+				break;
+		}
+		if (tx->chunk != XR_NO_CHUNK && XR_CHUNK - tx->fill < n) {
+			/* one chunk in use at most when all before it is consumed: keep it hot */
+			tx_reclaim(tx);
+			if (tx->frozen)
+				continue;
+		}
+		win = tx_publish_ref(tx, &c, n, n > XR_PUBLISH || TX_CROWDED(tx));
+		if (!win) {
+			/* the arena has no chunk: the slots themselves still carry the stream */
+			win = n < XR_SLOT_INLINE ? n : XR_SLOT_INLINE;
+			tx_publish_inline(tx, &c, (uint32_t)win);
+		}
+		done += win;
+	}
+	return (ssize_t)done;
+}
+
+int xr_shm_tx_control(struct xr_shm_tx *tx, enum xr_slot_op op, uint64_t arg)
+{
+	struct xr_shm_slot *s;
+	struct xr_shm_meta *m;
+
+	tx_reclaim(tx);
+	if (tx->frozen)
+		return -ESTALE;
+	if (tx->head - tx->done > tx->mask)
+		return -EAGAIN;
+	s = tx_slot(tx, tx->head);
+	m = tx_meta(tx, tx->head);
+	m->chunk = XR_NO_CHUNK;
+	m->len = 0;
+	m->op = (uint8_t)op;
+	m->last = 0;
+	s->arg = arg;
+	/* release: as in tx_publish_inline */
+	xr_store_release(&s->head, XR_HEAD(tx->head, 0, 0, op));
+	tx->head++;
+	tx->open = 0;
+	if (op == XR_OP_END)
+		tx->ended = 1;
+	return 0;
+}
+
+size_t xr_shm_tx_space(struct xr_shm_tx *tx)
+{
+	size_t win;
+
+	tx_reclaim(tx);
+	if (tx->frozen || tx->ended || tx_inflight(tx) >= tx->inflight_max)
+		return 0;
+	win = tx->inflight_max - tx_inflight(tx);
+	if (tx_free_slots(tx))
+		return win;
+	if (tx->open && tx->fill < XR_CHUNK)
+		return win < XR_CHUNK - tx->fill ? win : XR_CHUNK - tx->fill;
+	return 0;
+}
+
+uint64_t xr_shm_tx_unconsumed(struct xr_shm_tx *tx)
+{
+	uint32_t seq, byte;
+
+	if (!tx->frozen)
+		tx_reclaim(tx);
+	tx_position(tx, xr_load_acquire(&tx->dir->consumed), &seq, &byte);
+	return tx->sent - tx->acked - (seq == tx->done ? byte : 0);
+}
+
+int xr_shm_tx_armed(struct xr_shm_tx *tx, uint32_t *waiter)
+{
+	uint64_t a;
+
+	/* pairs with the fence in xr_shm_rx_arm: publish, then look for a sleeper */
+	xr_fence_store_load();
+	a = xr_load_relaxed(&tx->dir->arm);
+	if (xr_likely(a == tx->arm_seen))
+		return 0;
+	tx->arm_seen = a;
+	if (a & XR_ARM_FROZEN)
+		tx->frozen = 1;
+	*waiter = XR_ARM_WAITER(a);
+	return *waiter != 0;
+}
+
+void xr_shm_tx_want_space(struct xr_shm_tx *tx, uint32_t waiter)
+{
+	/* a quarter of what is in flight must be consumed before the wake-up pays */
+	uint32_t used = tx->head - tx->done;
+	uint32_t thr = tx->done + (used + 3) / 4;
+
+	/* the open slot is left only when the next one comes: never wait beyond its front */
+	if (thr - tx->done >= used && used)
+		thr = tx->head - 1;
+	tx->tx_gen++;
+	xr_store_relaxed(&tx->dir->tx_arm, ((uint64_t)thr << 32) | ((uint32_t)tx->tx_gen << 16) |
+			 (waiter & 0xffffu));
+	/* pairs with the cas of the receiver's commit: ask, then look at consumed again */
+	xr_fence_store_load();
+}
+
+void xr_shm_tx_freeze(struct xr_shm_tx *tx)
+{
+	uint64_t c;
+
+	/* seq_cst RMW: no commit of the receiver can succeed after it */
+	c = atomic_fetch_or(&tx->dir->consumed, XR_FROZEN);
+	tx->frozen = 1;
+	tx_position(tx, c & ~XR_FROZEN, &tx->replay_seq, &tx->replay_byte);
+	tx->open = 0;
+}
+
+int xr_shm_tx_is_frozen(struct xr_shm_tx *tx)
+{
+	if (!tx->frozen && (xr_load_acquire(&tx->dir->consumed) & XR_FROZEN))
+		tx->frozen = 1;
+	return tx->frozen != 0;
+}
+
+size_t xr_shm_tx_replay(struct xr_shm_tx *tx, struct iovec *iov, int cnt)
+{
+	uint32_t seq = tx->replay_seq, byte = tx->replay_byte;
+	int n = 0;
+
+	for (; n < cnt && seq != tx->head; seq++, byte = 0) {
+		struct xr_shm_meta *m = tx_meta(tx, seq);
+		uint8_t *p;
+
+		if (m->len == byte)
+			continue;
+		p = m->chunk == XR_NO_CHUNK ? tx_slot(tx, seq)->data :
+			tx->chunk_base + (size_t)m->chunk * XR_CHUNK + m->start;
+		iov[n].iov_base = p + byte;
+		iov[n].iov_len = m->len - byte;
+		n++;
+	}
+	return (size_t)n;
+}
+
+void xr_shm_tx_replayed(struct xr_shm_tx *tx, size_t n)
+{
+	while (tx->replay_seq != tx->head) {
+		uint32_t left = tx_meta(tx, tx->replay_seq)->len - tx->replay_byte;
+
+		if (n < left) {
+			tx->replay_byte += (uint32_t)n;
+			return;
+		}
+		n -= left;
+		tx->replay_seq++;
+		tx->replay_byte = 0;
+	}
+}
+
+void xr_shm_tx_destroy(struct xr_shm_tx *tx)
+{
+	tx_chunk_close(tx);
+	for (; tx->done != tx->head; tx->done++) {
+		struct xr_shm_meta *m = tx_meta(tx, tx->done);
+
+		if (m->last)
+			tx->chunks.put(tx->chunks.ctx, m->chunk);
+		m->last = 0;
+	}
+	tx->frozen = 1;
+}
+
+void xr_shm_rx_init(struct xr_shm_rx *rx, struct xr_shm_dir *dir, uint32_t nslots,
+		    const uint8_t *arena, uint64_t arena_len)
+{
+	memset(rx, 0, sizeof(*rx));
+	rx->dir = dir;
+	rx->slots = (struct xr_shm_slot *)(dir + 1);
+	rx->arena = arena;
+	rx->arena_len = arena_len;
+	rx->mask = nslots - 1;
+	rx->seq = 1;
+	rx->committed = XR_CONSUMED(1, 0);
+}
+
+/* 1: view filled; 0: nothing; -EPROTO.  *byte may be at the end of an open slot. */
+static int rx_look(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte, struct xr_view *v)
+{
+	for (;;) {
+		struct xr_shm_slot *s = &rx->slots[*seq & rx->mask];
+		/* acquire: pairs with the release of head by the sender */
+		uint64_t h = xr_load_acquire(&s->head);
+		uint64_t off;
+		uint32_t len;
+
+		if (XR_HEAD_SEQ(h) != *seq)
+			return 0;
+		v->op = XR_HEAD_OP(h);
+		v->flags = XR_HEAD_FLAGS(h);
+		if (v->op == XR_OP_NONE || v->op >= XR_OP_MAX)
+			return -EPROTO;
+		if (v->op != XR_OP_SEND) {
+			v->data = s->data;
+			v->len = 0;
+			v->arg = s->arg;
+			return 1;
+		}
+		if (!(v->flags & XR_SLOT_REF)) {
+			len = XR_HEAD_LEN(h);
+			if (len > XR_SLOT_INLINE || len <= *byte)
+				return -EPROTO;
+			v->data = s->data + *byte;
+			v->len = len - *byte;
+			return 1;
+		}
+		/* acquire: pairs with the release of len in tx_append */
+		len = xr_load_acquire(&s->ref.len);
+		off = s->ref.off;
+		if (!len || len > XR_CHUNK || len < *byte || off > rx->arena_len ||
+		    rx->arena_len - off < len)
+			return -EPROTO;
+		if (len > *byte) {
+			v->data = rx->arena + off + *byte;
+			v->len = len - *byte;
+			return 1;
+		}
+		/*
+		 * Open and taken to its present end.  Once the next slot is published the
+		 * sender appends no more: then, and only then, a length read again is final.
+		 */
+		if (!(v->flags & XR_SLOT_OPEN))
+			return -EPROTO;
+		if (XR_HEAD_SEQ(xr_load_acquire(&rx->slots[(*seq + 1) & rx->mask].head)) != *seq + 1)
+			return 0;
+		if (xr_load_acquire(&s->ref.len) != len)
+			continue;
+		*seq += 1;
+		*byte = 0;
+	}
+}
+
+int xr_shm_rx_peek(struct xr_shm_rx *rx, struct xr_view *v)
+{
+	if (xr_unlikely(rx->frozen))
+		return -ESTALE;
+	return rx_look(rx, &rx->seq, &rx->byte, v);
+}
+
+int xr_shm_rx_peek_from(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte, struct xr_view *v)
+{
+	if (rx->frozen)
+		return -ESTALE;
+	return rx_look(rx, seq, byte, v);
+}
+
+void xr_shm_rx_take(struct xr_shm_rx *rx, const struct xr_view *v, size_t n)
+{
+	rx->byte += (uint32_t)n;
+	rx->pending += n;
+	if (n == v->len && !(v->flags & XR_SLOT_OPEN)) {
+		rx->seq++;
+		rx->byte = 0;
+	}
+}
+
+int xr_shm_rx_commit(struct xr_shm_rx *rx)
+{
+	uint64_t want = XR_CONSUMED(rx->seq, rx->byte), old = rx->committed;
+
+	if (want == old)
+		return 0;
+	/* seq_cst: also orders the look at tx_arm after it, see xr_shm_rx_wants_notice */
+	if (xr_likely(xr_cas(&rx->dir->consumed, &old, want))) {
+		rx->committed = want;
+		rx->got += rx->pending;
+		rx->pending = 0;
+		return 0;
+	}
+	/* frozen, or a peer that scribbles: either way nothing more comes from here */
+	rx->frozen = 1;
+	rx->seq = XR_CONSUMED_SEQ(rx->committed);
+	rx->byte = XR_CONSUMED_BYTE(rx->committed);
+	rx->pending = 0;
+	return -ESTALE;
+}
+
+int xr_shm_rx_wants_notice(struct xr_shm_rx *rx, uint32_t *waiter)
+{
+	uint64_t a = xr_load_relaxed(&rx->dir->tx_arm);
+
+	if (xr_likely((uint32_t)a == rx->tx_arm_seen))
+		return 0;
+	if ((int32_t)(rx->seq - XR_TXARM_SLOT(a)) < 0)
+		return 0;
+	rx->tx_arm_seen = (uint32_t)a;
+	*waiter = XR_TXARM_WAITER(a);
+	return *waiter != 0;
+}
+
+void xr_shm_rx_arm(struct xr_shm_rx *rx, uint32_t waiter)
+{
+	rx->arm_gen++;
+	xr_store_relaxed(&rx->dir->arm, ((uint64_t)rx->arm_gen << 32) | (waiter & 0xffffu));
+	/* pairs with the fence in xr_shm_tx_armed: say that I wait, then look again */
+	xr_fence_store_load();
+}
+
+void xr_shm_rx_ready(struct xr_shm_rx *rx)
+{
+	/* release: the arming that comes with it is visible first; pairs with the sender's acquire */
+	xr_store_release(&rx->dir->ready, 1);
+}
+
+void xr_shm_rx_freeze(struct xr_shm_rx *rx)
+{
+	atomic_fetch_or(&rx->dir->consumed, XR_FROZEN);
+	rx->frozen = 1;
+	rx->seq = XR_CONSUMED_SEQ(rx->committed);
+	rx->byte = XR_CONSUMED_BYTE(rx->committed);
+	rx->pending = 0;
+	rx->arm_gen++;
+	/* release: FROZEN in consumed before the hint that makes the sender look there */
+	xr_store_release(&rx->dir->arm, ((uint64_t)rx->arm_gen << 32) | XR_ARM_FROZEN);
+}
+
+int xr_shm_rx_is_frozen(struct xr_shm_rx *rx)
+{
+	if (!rx->frozen && (xr_load_acquire(&rx->dir->consumed) & XR_FROZEN)) {
+		rx->frozen = 1;
+		rx->seq = XR_CONSUMED_SEQ(rx->committed);
+		rx->byte = XR_CONSUMED_BYTE(rx->committed);
+		rx->pending = 0;
+	}
+	return rx->frozen != 0;
+}
+
+uint64_t xr_shm_rx_readable(struct xr_shm_rx *rx)
+{
+	uint32_t seq = rx->seq, byte = rx->byte;
+	uint64_t sum = 0;
+	struct xr_view v;
+
+	if (rx->frozen)
+		return 0;
+	while (rx_look(rx, &seq, &byte, &v) == 1 && v.op == XR_OP_SEND) {
+		sum += v.len;
+		byte += v.len;
+		if (!(v.flags & XR_SLOT_OPEN)) {
+			seq++;
+			byte = 0;
+		}
+	}
+	return sum;
+}

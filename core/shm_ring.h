@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The wire of the shm fabric: one direction of one reliable connection.
+ *
+ * A direction lives in the arena of its sender and is mapped by both ends:
+ *
+ *	struct xr_shm_dir	control lines, one writer each (but `consumed`)
+ *	struct xr_shm_slot[n]	the send queue, which is at once the peer's receive
+ *				buffers and its completion queue: one slot carries
+ *				header, sequence number and up to XR_SLOT_INLINE bytes
+ *	chunks			64 KiB pieces for larger payloads; a slot refers to
+ *				them by arena offset, and the receiver copies from
+ *				there into the program's buffer (receive by reference)
+ *
+ * A slot and its chunk are the retained copy: they are not re-used before the
+ * receiver has consumed them, so that the sender can replay the stream from any
+ * unconsumed byte.  A slot may be *open*: the sender appends to its chunk and
+ * raises `len`; this is how small sends coalesce behind a receiver that is behind,
+ * and how a large send is published every 16 KiB.
+ *
+ * `consumed` is the one word both ends write: the receiver advances it by
+ * compare-and-swap, and either end may set FROZEN in it.  Once frozen nothing is
+ * consumed from this direction again, and the sender replays from that very byte
+ * on the kernel socket.  That is the whole of retreat on this fabric, and it needs
+ * no answer from the other end.
+ *
+ * Trust: the receiver validates all it reads (sequence, lengths, offsets); the
+ * sender keeps lengths and offsets of what it retains in its own memory and reads
+ * from the shared words nothing but positions, which it bounds.
+ *
+ * Locking: one producer and one consumer at a time per direction, the caller's
+ * locks see to that.  No function here makes a system call or allocates.
+ */
+#ifndef XR_SHM_RING_H
+#define XR_SHM_RING_H
+
+#include <stdint.h>
+#include <sys/uio.h>
+#include "atomic.h"
+
+#define XR_SLOT_SIZE	128
+#define XR_SLOT_INLINE	120
+#define XR_CHUNK	65536u		/* bytes; also the largest slot payload */
+#define XR_PUBLISH	16384u		/* bulk is published at this grain */
+#define XR_RING_MIN	16u
+#define XR_RING_MAX	4096u
+#define XR_RING_CTL	4u		/* slots that only control operations may take */
+
+enum xr_slot_op {
+	XR_OP_NONE = 0,
+	XR_OP_SEND = 1,		/* payload inline or by reference */
+	XR_OP_START = 2,	/* arg: stream offset at which this direction leaves TCP */
+	XR_OP_END = 3,		/* the sender's FIN; arg: XR_END_CLOSE when it also closed */
+	XR_OP_WRITE = 4,	/* one-sided operations of the verbs face (fabric_shm.c) */
+	XR_OP_WRITE_IMM = 5,
+	XR_OP_READ = 6,
+	XR_OP_READ_RESP = 7,
+	XR_OP_NAK = 8,
+	XR_OP_MAX
+};
+
+#define XR_END_CLOSE	1u	/* nobody will read at the sender's end any more */
+
+#define XR_SLOT_REF	1u	/* payload lies in a chunk */
+#define XR_SLOT_OPEN	2u	/* the sender may still append */
+#define XR_SLOT_EOM	4u	/* last slot of a message (message mode) */
+#define XR_SLOT_IMM	8u	/* immediate data in `arg` low 32 bits */
+
+struct xr_shm_slot {
+	/* seq:32 | len:16 | flags:8 | op:8, stored last with release */
+	_Atomic uint64_t head;
+	union {
+		uint8_t data[XR_SLOT_SIZE - 8];
+		struct {
+			uint64_t arg;
+			uint64_t off;			/* arena offset of the payload */
+			_Atomic uint32_t len;		/* bytes published so far, <= XR_CHUNK */
+			uint32_t rkey;
+			uint64_t raddr;
+			uint64_t wr;
+		} ref;
+		uint64_t arg;
+	};
+} __attribute__((aligned(XR_SLOT_SIZE)));
+
+#define XR_HEAD(seq, len, flags, op) \
+	(((uint64_t)(uint32_t)(seq) << 32) | ((uint64_t)(uint16_t)(len) << 16) | \
+	 ((uint64_t)(uint8_t)(flags) << 8) | (uint8_t)(op))
+#define XR_HEAD_SEQ(h)		((uint32_t)((h) >> 32))
+#define XR_HEAD_LEN(h)		((uint32_t)((h) >> 16) & 0xffffu)
+#define XR_HEAD_FLAGS(h)	((uint32_t)((h) >> 8) & 0xffu)
+#define XR_HEAD_OP(h)		((uint32_t)(h) & 0xffu)
+
+/* consumed: frozen:1 | bytes in the current slot:31 | current slot's sequence:32 */
+#define XR_FROZEN		(1ull << 63)
+#define XR_CONSUMED(seq, byte)	(((uint64_t)(byte) << 32) | (uint32_t)(seq))
+#define XR_CONSUMED_SEQ(c)	((uint32_t)(c))
+#define XR_CONSUMED_BYTE(c)	((uint32_t)((c) >> 32) & 0x7fffffffu)
+
+/*
+ * arm: generation:32 | flags:16 | waiter:16.  Written by the end that wants to be
+ * told; the other end tells it once per generation.
+ */
+#define XR_ARM_WAITER(a)	((uint32_t)(a) & 0xffffu)
+#define XR_ARM_GEN(a)		((uint32_t)((a) >> 32))
+#define XR_ARM_FROZEN		(1ull << 16)	/* receiver froze: sender must replay */
+
+struct xr_shm_dir {
+	/* written by the receiver, FROZEN by either */
+	_Atomic uint64_t consumed __attribute__((aligned(XR_PAIRLINE)));
+	/* written by the receiver, read by the sender after each publication */
+	_Atomic uint64_t arm __attribute__((aligned(XR_PAIRLINE)));
+	_Atomic uint32_t ready;		/* the receiver can take over this direction */
+	/* written by the sender, read by the receiver after each consumption */
+	_Atomic uint64_t tx_arm __attribute__((aligned(XR_PAIRLINE)));	/* threshold slot:32 | gen:16 | waiter:16 */
+} __attribute__((aligned(XR_PAIRLINE)));
+
+#define XR_TXARM_SLOT(a)	((uint32_t)((a) >> 32))
+#define XR_TXARM_GEN(a)		((uint32_t)((a) >> 16) & 0xffffu)
+#define XR_TXARM_WAITER(a)	((uint32_t)(a) & 0xffffu)
+
+/* Bytes of arena that a direction with n slots takes (control lines and slots). */
+#define XR_DIR_BYTES(n)		(sizeof(struct xr_shm_dir) + (size_t)(n) * XR_SLOT_SIZE)
+
+/* What the sender keeps about one slot, in memory the peer does not see. */
+struct xr_shm_meta {
+	uint32_t chunk;		/* index of the chunk, or XR_NO_CHUNK when inline */
+	uint32_t start;		/* payload's offset within the chunk */
+	uint32_t len;
+	uint8_t op;
+	uint8_t last;		/* the chunk is free once this slot is consumed */
+};
+
+#define XR_NO_CHUNK	UINT32_MAX
+
+/* Where chunks come from: the arena of the link, owned by the sender's process. */
+struct xr_shm_chunks {
+	uint32_t (*get)(void *ctx);			/* index or XR_NO_CHUNK */
+	void (*put)(void *ctx, uint32_t chunk);
+	void *ctx;
+};
+
+/* Sender's end.  Lives in family memory; guarded by the flow's tx lock. */
+struct xr_shm_tx {
+	struct xr_shm_dir *dir;
+	struct xr_shm_slot *slots;
+	uint8_t *chunk_base;		/* where chunk 0 lies in this process */
+	uint64_t chunk_off;		/* arena offset of chunk 0 */
+	struct xr_shm_chunks chunks;
+	struct xr_shm_meta *meta;	/* one per slot */
+	uint32_t mask;
+	uint32_t head;			/* sequence of the next slot to publish; first is 1 */
+	uint32_t done;			/* slots before this one are consumed and reclaimed */
+	uint32_t chunk;			/* the chunk being filled, or XR_NO_CHUNK */
+	uint32_t fill;
+	uint32_t open;			/* 1: slot head-1 may be appended to */
+	uint32_t part;			/* bytes of slot `done` known to be consumed */
+	uint32_t inflight_max;		/* window in bytes */
+	uint64_t sent;			/* payload bytes published */
+	uint64_t acked;			/* payload bytes known to be consumed (lags) */
+	uint64_t arm_seen;
+	uint32_t frozen;		/* this end has seen or set FROZEN */
+	uint32_t ended;			/* END published */
+	uint16_t tx_gen;
+	/* replay cursor, valid once frozen */
+	uint32_t replay_seq, replay_byte;
+};
+
+/* Receiver's end; guarded by the flow's rx lock. */
+struct xr_shm_rx {
+	struct xr_shm_dir *dir;
+	struct xr_shm_slot *slots;
+	const uint8_t *arena;		/* the peer's arena as mapped here */
+	uint64_t arena_len;
+	uint32_t mask;
+	uint32_t seq;			/* slot being consumed */
+	uint32_t byte;			/* bytes of it already taken (maybe uncommitted) */
+	uint32_t seen_len;		/* largest published length seen for an open slot */
+	uint64_t committed;		/* value of `consumed` this end wrote last */
+	uint64_t got;			/* payload bytes committed */
+	uint64_t pending;		/* payload bytes taken and not committed */
+	uint32_t arm_gen;
+	uint32_t tx_arm_seen;		/* gen:16 | waiter:16 of the last space notice given */
+	uint32_t frozen;
+};
+
+struct xr_view {
+	const uint8_t *data;
+	uint32_t len;
+	uint32_t op;		/* XR_OP_SEND, or a control operation with `arg` */
+	uint32_t flags;
+	uint64_t arg;
+};
+
+void xr_shm_tx_init(struct xr_shm_tx *tx, struct xr_shm_dir *dir, uint32_t nslots,
+		    struct xr_shm_meta *meta, const struct xr_shm_chunks *chunks,
+		    uint8_t *chunk_base, uint64_t chunk_off, uint32_t window);
+
+/*
+ * Copies up to len bytes of iov (beginning at byte `skip` of it) into the ring and
+ * publishes them.  Returns the bytes taken, 0 when the window is closed, -EPIPE
+ * after END, -ESTALE when the direction is frozen (replay, then use the socket).
+ */
+ssize_t xr_shm_tx_send(struct xr_shm_tx *tx, const struct iovec *iov, int cnt, size_t skip,
+		       size_t len);
+
+/* Publishes a control slot; -EAGAIN when even the reserved slots are taken, -ESTALE when frozen. */
+int xr_shm_tx_control(struct xr_shm_tx *tx, enum xr_slot_op op, uint64_t arg);
+
+/* Bytes that a send would take now; 0 when closed.  Reclaims. */
+size_t xr_shm_tx_space(struct xr_shm_tx *tx);
+
+/* Bytes published and not consumed (looks at the shared word). */
+uint64_t xr_shm_tx_unconsumed(struct xr_shm_tx *tx);
+
+/*
+ * To be called after a publication: is there somebody to tell?  Returns 1 and the
+ * waiter's number, once per arming, else 0.  Notices a freeze by the receiver.
+ */
+int xr_shm_tx_armed(struct xr_shm_tx *tx, uint32_t *waiter);
+
+/* Asks to be told when space is there; the caller looks at space again afterwards. */
+void xr_shm_tx_want_space(struct xr_shm_tx *tx, uint32_t waiter);
+
+/* Stops consumption for good and puts the replay cursor on the first unconsumed byte. */
+void xr_shm_tx_freeze(struct xr_shm_tx *tx);
+int xr_shm_tx_is_frozen(struct xr_shm_tx *tx);
+
+/* The bytes still to be replayed, in order: 0 when there are none left. */
+size_t xr_shm_tx_replay(struct xr_shm_tx *tx, struct iovec *iov, int cnt);
+void xr_shm_tx_replayed(struct xr_shm_tx *tx, size_t n);
+
+/* Gives every chunk back; the direction is dead afterwards. */
+void xr_shm_tx_destroy(struct xr_shm_tx *tx);
+
+void xr_shm_rx_init(struct xr_shm_rx *rx, struct xr_shm_dir *dir, uint32_t nslots,
+		    const uint8_t *arena, uint64_t arena_len);
+
+/*
+ * The next piece of the stream.  Returns 1 with a view, 0 when there is nothing,
+ * -EPROTO when the peer wrote nonsense, -ESTALE when frozen.
+ */
+int xr_shm_rx_peek(struct xr_shm_rx *rx, struct xr_view *v);
+
+/* As peek, for a position beyond what was peeked (MSG_PEEK over several slots). */
+int xr_shm_rx_peek_from(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte, struct xr_view *v);
+
+/* Takes n bytes of the view last peeked (or a control slot, n = 0); not yet visible to the sender. */
+void xr_shm_rx_take(struct xr_shm_rx *rx, const struct xr_view *v, size_t n);
+
+/*
+ * Makes what was taken final.  -ESTALE: the direction was frozen before, all that
+ * was taken since the last commit is undone and must be forgotten by the caller.
+ */
+int xr_shm_rx_commit(struct xr_shm_rx *rx);
+
+/* After a commit: does the sender wait for space?  Returns 1 and its waiter, once per request. */
+int xr_shm_rx_wants_notice(struct xr_shm_rx *rx, uint32_t *waiter);
+
+/* Asks to be told of the next publication; the caller peeks again afterwards. */
+void xr_shm_rx_arm(struct xr_shm_rx *rx, uint32_t waiter);
+
+/* Says READY: from now on the sender may publish START. */
+void xr_shm_rx_ready(struct xr_shm_rx *rx);
+
+/* Receiver's freeze: tells the sender to replay; the caller must wake it. */
+void xr_shm_rx_freeze(struct xr_shm_rx *rx);
+int xr_shm_rx_is_frozen(struct xr_shm_rx *rx);
+
+/* Payload bytes readable now (walks the ring; for FIONREAD and statistics). */
+uint64_t xr_shm_rx_readable(struct xr_shm_rx *rx);
+
+#endif
