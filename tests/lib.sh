@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: BSD-2-Clause
+# shellcheck shell=bash
+# What tests/run and .ci/run share: packages, a build outside the source tree, the sum of all results.
+# The caller sets $top, the source tree. Nothing is ever written into it.
+
+# Without these nothing can be built or tested.
+PACKAGES_BUILD=(autoconf automake gcc libc6-dev libcmocka-dev libjansson-dev libtool make pkg-config)
+PACKAGES_TEST=(mandoc python3 python3-pytest python3-pytest-timeout python3-pytest-xdist)
+# Programs that tests drive; a test whose program is missing is skipped and counted as such.
+PACKAGES_APPS=(apache2-utils curl iperf3 memcached netcat-openbsd nginx-light nodejs openssh-client
+	openssh-server procps redis-server redis-tools strace wrk)
+
+passed=0 failed=0 skipped=0
+jobs=$(nproc 2>/dev/null || echo 2)
+
+say() { printf '==> %s\n' "$*"; }
+
+# count PASSED FAILED SKIPPED [NAME]: add one layer to the sum, and show it
+count() {
+	passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + $3))
+	if [ -n "${4:-}" ]; then say "$4: $1 passed, $2 failed, $3 skipped"; fi
+}
+
+# summary: the last line of every run, and the exit status
+summary() {
+	printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+	[ "$failed" = 0 ] && [ $((passed + skipped)) != 0 ]
+	exit
+}
+
+# die MESSAGE: something that must work did not; it counts as one failure
+die() {
+	say "failed: $*"
+	count 0 1 0
+	summary
+}
+
+# missing PACKAGE...: print those that are not installed
+missing() {
+	local have
+	have=" $(dpkg-query -W -f '${db:Status-Status}:${Package} ' "$@" 2>/dev/null) "
+	for p in "$@"; do
+		[[ $have == *" installed:$p "* ]] || echo "$p"
+	done
+}
+
+# retry COMMAND...: three attempts
+retry() {
+	local n
+	for n in 1 2 3; do
+		"$@" && return 0
+		[ $n = 3 ] || sleep $((n * 5))
+	done
+	return 1
+}
+
+# install_packages required|wanted PACKAGE...: wanted ones may stay missing
+install_packages() {
+	local kind=$1 want
+	shift
+	if ! command -v dpkg-query >/dev/null; then
+		say "not a Debian system: taking what is installed"
+		return 0
+	fi
+	want=$(missing "$@" | tr '\n' ' ')
+	[ -n "$want" ] || return 0
+	if [ "$(id -u)" = 0 ]; then
+		say "installing: $want"
+		export DEBIAN_FRONTEND=noninteractive
+		if [ -z "${apt_updated:-}" ]; then
+			retry apt-get -qq update || say "apt-get update failed; trying with the lists at hand"
+			apt_updated=1
+		fi
+		# RUNLEVEL=1: installing redis or nginx must not start it.
+		# shellcheck disable=SC2086
+		RUNLEVEL=1 retry apt-get -qq -y -o Dpkg::Use-Pty=0 --no-install-recommends install $want \
+			>"$work/apt.log" 2>&1 || tail -n 20 "$work/apt.log"
+		want=$(missing "$@" | tr '\n' ' ')
+		[ -n "$want" ] || return 0
+	fi
+	if [ "$kind" = required ]; then
+		die "these packages are needed: $want (as root: apt-get install $want)"
+	fi
+	say "not installed: $want; what needs them is skipped"
+}
+
+# make_work: $work, a directory that is removed at the end, or $XRDMA_BUILD_DIR, which stays
+make_work() {
+	umask 022
+	if [ -n "${XRDMA_BUILD_DIR:-}" ]; then
+		mkdir -p "$XRDMA_BUILD_DIR" || exit 2
+		work=$(cd "$XRDMA_BUILD_DIR" && pwd) || exit 2
+	else
+		work=$(mktemp -d "${TMPDIR:-/tmp}/xrdma-tests.XXXXXX") || exit 2
+		# shellcheck disable=SC2064
+		trap "chmod -R u+w '$work'; rm -rf '$work'" EXIT
+		trap 'exit 130' INT TERM
+	fi
+	case $work/ in
+	"$top"/*) echo "the build directory must be outside the source tree" >&2; exit 2 ;;
+	esac
+}
+
+# copy_tree: the source tree without what a build inside it would have left, to $work/src
+copy_tree() {
+	mkdir -p "$work/src"
+	rm -rf "$work/src/tests" "$work/src/bench" "$work/src/man"
+	tar -C "$top" -c --exclude=.git --exclude=.libs --exclude=.deps --exclude=.dirstamp \
+		--exclude='*.o' --exclude='*.lo' --exclude='*.la' --exclude=__pycache__ \
+		--exclude=.pytest_cache --exclude=autom4te.cache --exclude=./config.status \
+		--exclude=./Makefile --exclude=./autoconf.h --exclude=./stamp-h1 --exclude=./libtool \
+		--exclude=./core/xrdma.pc . | tar -C "$work/src" -x --no-same-owner ||
+		die "cannot copy $top"
+	chmod -R u+w "$work/src"
+	if [ ! -e "$work/src/configure" ] || [ ! -e "$work/src/Makefile.in" ] ||
+		[ ! -e "$work/src/build-aux/ltmain.sh" ]; then
+		say "autogen"
+		(cd "$work/src" && ./autogen.sh) >"$work/autogen.log" 2>&1 ||
+			{ tail -n 30 "$work/autogen.log"; die "autogen.sh"; }
+	fi
+}
+
+# configure_and_build DIR TARGET [CONFIGURE-OPTION...]: returns 1 with the end of the log shown
+configure_and_build() {
+	local dir=$work/$1 target=$2 log=$work/$1.log
+	shift 2
+	mkdir -p "$dir"
+	if [ ! -e "$dir/config.status" ] || [ "$(cat "$dir/options" 2>/dev/null)" != "${CC:-} $*" ]; then
+		if ! (cd "$dir" && ../src/configure -q "$@") >"$log" 2>&1; then
+			tail -n 20 "$log"
+			return 1
+		fi
+		echo "${CC:-} $*" >"$dir/options"
+	fi
+	if ! make -C "$dir" -k -j"$jobs" "$target" >"$log" 2>&1; then
+		grep -E -A3 'error|warning|undefined|\*\*\*' "$log" | head -n 60
+		return 1
+	fi
+}
+
+# run_unit DIR NAME: make check in $work/DIR
+run_unit() {
+	local log=$work/$1-check.log rc=0 sums
+	find "$work/$1" -name '*.trs' -delete
+	make -C "$work/$1" -k -j"$jobs" check VERBOSE=1 >"$log" 2>&1 || rc=$?
+	if [ $rc = 0 ]; then
+		grep -E '^(PASS|SKIP|XFAIL): ' "$log"
+	else
+		grep -v -E '^(make|  CC|  CCLD)' "$log" | tail -n 200
+	fi
+	read -r -a sums < <(python3 "$top/tests/tally.py" unit "$work/$1" $rc)
+	count "${sums[@]:-0 1 0}" "$2"
+}
