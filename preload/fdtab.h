@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Descriptor number -> what we know of it.  An entry is one atomic word: a pointer
+ * with its kind in the low bits.  Look-up takes no lock; two levels, the second
+ * mapped on demand.  Entries are private to the process and copied by fork.
+ */
+#ifndef XR_FDTAB_H
+#define XR_FDTAB_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "atomic.h"
+
+struct xr_flow;
+struct xr_epoll;
+
+enum xr_fd_kind { XR_FD_NONE = 0, XR_FD_FLOW = 1, XR_FD_EPOLL = 2 };
+
+#define XR_FDTAB_L2	1024u
+#define XR_FDTAB_L1	1024u
+
+extern _Atomic(_Atomic(uintptr_t) *) xr_fdtab[XR_FDTAB_L1];
+
+static inline uintptr_t xr_fd_entry(int fd)
+{
+	_Atomic(uintptr_t) *l2;
+
+	if (xr_unlikely((unsigned int)fd >= XR_FDTAB_L1 * XR_FDTAB_L2))
+		return 0;
+	/* acquire on both: pairs with the releases in xr_fd_set, what they point to is complete */
+	l2 = xr_load_acquire(&xr_fdtab[(unsigned int)fd / XR_FDTAB_L2]);
+	return xr_likely(l2 != NULL) ? xr_load_acquire(&l2[(unsigned int)fd % XR_FDTAB_L2]) : 0;
+}
+
+static inline struct xr_flow *xr_fd_flow(int fd)
+{
+	uintptr_t e = xr_fd_entry(fd);
+
+	return (e & 3) == XR_FD_FLOW ? (struct xr_flow *)(e & ~(uintptr_t)3) : NULL;
+}
+
+static inline struct xr_epoll *xr_fd_epoll(int fd)
+{
+	uintptr_t e = xr_fd_entry(fd);
+
+	return (e & 3) == XR_FD_EPOLL ? (struct xr_epoll *)(e & ~(uintptr_t)3) : NULL;
+}
+
+/* Sets the entry, returns the old one.  -1 cast to uintptr_t when there is no memory. */
+uintptr_t xr_fd_set(int fd, void *p, enum xr_fd_kind kind);
+/* Takes the entry out: exactly one of several racing callers gets it. */
+uintptr_t xr_fd_take(int fd);
+/* Calls fn for each descriptor that has an entry. */
+void xr_fd_each(void (*fn)(void *arg, int fd, uintptr_t entry), void *arg);
+
+#endif

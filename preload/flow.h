@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * A flow: one TCP connection seen from one end, and which carrier moves its bytes.
+ *
+ * Flows live in family memory (shared with forked children) and are type-stable: a
+ * pointer stays readable after the flow was released and re-used, so hooks look the
+ * flow up without a reference and re-check under the lock where it matters.
+ *
+ * Directions are independent.  Receive direction:
+ *
+ *	RX_TCP --ready--> RX_READY --START(N) seen--> RX_DRAIN --N bytes read--> RX_RING
+ *	                                                                            |
+ *	RX_TCP <------- kernel socket carries it from the frozen byte <---freeze----+
+ *
+ * Send direction:
+ *
+ *	TX_TCP --peer ready, START(N) published--> TX_RING --freeze--> TX_REPLAY
+ *	  ^                                                                |
+ *	  +---------------- retained bytes are in the kernel --------------+
+ *
+ * END (the FIN of the fabric) and what the kernel socket says about the peer's life
+ * end a direction.  All of it is in flow.c, flow_rx.c and flow_tx.c.
+ *
+ * Locks: rx_lock guards the receive direction, tx_lock the send direction; both when
+ * the state of the whole flow changes, tx_lock first.  They are held for copies and
+ * bookkeeping only, never across a sleep.  They live in family memory, which no peer
+ * maps.
+ */
+#ifndef XR_FLOW_H
+#define XR_FLOW_H
+
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include "atomic.h"
+#include "config.h"
+#include "reason.h"
+#include "shm_link.h"
+#include "stats.h"
+
+/* How hooks treat the flow; 0: the kernel carries it and nothing is counted. */
+#define XR_PATH_COUNT	1u	/* kernel carries it, I/O is accounted: may be upgraded */
+#define XR_PATH_RX	2u	/* reads go through xr_flow_recv, waits through xr_flow_poll */
+#define XR_PATH_TX	4u	/* writes go through xr_flow_send */
+#define XR_PATH_FABRIC	(XR_PATH_RX | XR_PATH_TX)
+
+enum xr_rx_state { XR_RX_TCP, XR_RX_READY, XR_RX_DRAIN, XR_RX_RING };
+enum xr_tx_state { XR_TX_TCP, XR_TX_RING, XR_TX_REPLAY };
+
+enum xr_flow_role { XR_FLOW_UNSET, XR_FLOW_CONNECT, XR_FLOW_ACCEPT };
+
+struct xr_lock {
+	_Atomic uint32_t owner;		/* kernel thread id, 0 when free */
+};
+
+struct xr_upgrade;			/* a handshake under way; private memory */
+
+struct xr_flow {
+	_Atomic uint32_t path;		/* XR_PATH_*; written with both locks held */
+	_Atomic uint32_t gen;		/* changes when the slot is re-used */
+	uint32_t index;			/* in the slab: the cookie peers know it by */
+	int owner_pid;			/* process that made it: releases and upgrades it */
+	_Atomic uint32_t procs;		/* processes that may hold it (upper bound) */
+	uint8_t role, family, nonblock, connected;
+	uint16_t reason;		/* enum xr_reason */
+	uint8_t upgrade_off;		/* 1: never try (again) */
+	uint8_t rcvlowat_set;
+
+	/* accounting while XR_PATH_COUNT; relaxed adds */
+	_Atomic uint64_t tcp_tx, tcp_rx;
+	_Atomic uint32_t k_tx, k_rx;	/* threads inside kernel writes / reads, sleeps included */
+	uint32_t turns, last_dir, upgrade_at;
+	struct xr_upgrade *up;		/* owner process only, under tx_lock */
+
+	/* options the fabric must honour itself; the kernel socket has them too */
+	uint64_t rcvtimeo_ns, sndtimeo_ns;	/* 0: none */
+	uint32_t rcvlowat;
+
+	/* receive direction: rx_lock */
+	struct xr_lock rx_lock __attribute__((aligned(XR_PAIRLINE)));
+	uint32_t rx_state;
+	uint64_t drain_left;		/* bytes still to come over TCP before the ring */
+	uint32_t rx_end;		/* END taken: 1, with XR_END_CLOSE: 3 */
+	uint32_t rx_shut;		/* the program did SHUT_RD */
+	uint32_t rx_dead;		/* the kernel socket reported the end of the peer */
+	uint32_t rx_spin;		/* adaptive budget, in units of polling rounds */
+	uint64_t rx_tcp_after;		/* bytes read from TCP since the freeze */
+	struct xr_shm_rx rx;
+
+	/* send direction: tx_lock */
+	struct xr_lock tx_lock __attribute__((aligned(XR_PAIRLINE)));
+	uint32_t tx_state;
+	uint32_t tx_shut;		/* the program did SHUT_WR: END published or FIN due */
+	uint32_t tx_kfin;		/* kernel shutdown(SHUT_WR) done */
+	uint64_t tx_checked;		/* cycle count of the last look at the kernel socket */
+	struct xr_shm_tx tx;
+
+	/* fabric attachment: set with both locks held, constant while XR_PATH_FABRIC */
+	struct xr_shm_link *link __attribute__((aligned(XR_CACHELINE)));
+	uint64_t dir_off;		/* own direction block in the own arena */
+	uint32_t peer_cookie;		/* what the peer calls its end of the flow */
+	uint32_t peer_gone_gen;
+	struct xr_stats_flow *st;
+	struct xr_shm_meta *meta;	/* slots' worth, family memory */
+	struct xr_flow_priv *priv;	/* this process's side of it, same address after fork */
+	uint32_t fabric_tries;
+	uint32_t next_free;		/* slab free list, owner process */
+};
+
+/* Private to each process (copied on fork). */
+struct xr_flow_priv {
+	_Atomic uint32_t fds;		/* descriptors of this process that refer to the flow */
+	int fd;				/* one of them, for display and kernel queries */
+	void *regs;			/* epoll registrations: epoll.c, under its lock */
+};
+
+/* ---- life ---------------------------------------------------------------- */
+
+/* A fresh flow for a TCP socket just made by socket() (role UNSET) or accept().  NULL: stays unknown. */
+struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonblock);
+
+/* connect() succeeded or began (EINPROGRESS). */
+void xr_flow_connecting(struct xr_flow *f, int fd);
+
+/* This flow will never be upgraded; counts the reason.  Retreats first when it is on a fabric. */
+void xr_flow_stay_tcp(struct xr_flow *f, int fd, enum xr_reason why);
+
+/*
+ * The last descriptor of this process is about to be closed: called before the real
+ * close, does all that must happen before it (END, linger, retreat of a shared flow).
+ */
+void xr_flow_last_close(struct xr_flow *f, int fd);
+/* After the real close. */
+void xr_flow_release(struct xr_flow *f);
+
+/* ---- hooks --------------------------------------------------------------- */
+
+/*
+ * Kernel I/O on a flow that has XR_PATH_COUNT: begin before, end after the real call
+ * with its result (>= 0 bytes, < 0 error).  begin returns 0 when the path changed
+ * meanwhile and the hook must take the fabric path instead (no end then).
+ */
+int xr_flow_tcp_rx_begin(struct xr_flow *f);
+void xr_flow_tcp_rx_end(struct xr_flow *f, int fd, ssize_t n);
+int xr_flow_tcp_tx_begin(struct xr_flow *f);
+void xr_flow_tcp_tx_end(struct xr_flow *f, int fd, ssize_t n);
+
+/*
+ * Reads / writes on a flow with XR_PATH_RX / XR_PATH_TX: whole semantics of
+ * recvmsg/sendmsg on TCP (blocking or not, MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT,
+ * MSG_TRUNC, MSG_NOSIGNAL, time-outs, EOF, errors; SIGPIPE is raised inside).
+ * Bytes or -errno.  -EREMOTEIO: the flow went back to TCP, the hook starts over.
+ */
+ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, int flags);
+ssize_t xr_flow_send(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, int flags);
+
+/* shutdown() on a flow with XR_PATH_FABRIC.  0 or -errno. */
+int xr_flow_shutdown(struct xr_flow *f, int fd, int how);
+
+/* FIONREAD / SIOCINQ, SIOCOUTQ as the program should see them.  Bytes or -errno. */
+long xr_flow_inq(struct xr_flow *f, int fd);
+long xr_flow_outq(struct xr_flow *f, int fd);
+
+/*
+ * Brings the whole flow back to the kernel socket: freezes both directions, replays
+ * what the peer has not consumed.  After it path is 0 or XR_PATH_TX while a replay
+ * does not fit (finished by later calls).  `wait_ns`: how long to wait for the
+ * replays of both ends.  0, or -EAGAIN when a replay is still pending.
+ */
+int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns);
+
+/* ---- readiness ----------------------------------------------------------- */
+
+/* Level-triggered poll(2) mask of a flow with XR_PATH_FABRIC: POLLIN|OUT|RDHUP|HUP|ERR. */
+uint32_t xr_flow_poll(struct xr_flow *f, int fd);
+
+/*
+ * Cheap look (no lock, no system call): might xr_flow_poll report something of mask
+ * that it did not before?  For spinning.
+ */
+int xr_flow_peek(struct xr_flow *f, uint32_t mask);
+
+/* Kernel events on the flow's socket that a sleeper must watch beside the doorbell. */
+uint32_t xr_flow_kernel_mask(struct xr_flow *f, uint32_t mask);
+
+/* Wants a doorbell for mask (POLLIN, POLLOUT) on waiter; the caller polls again afterwards. */
+void xr_flow_arm(struct xr_flow *f, uint32_t waiter, uint32_t mask);
+
+/* The flow a completion entry of this link speaks of, or NULL (stale or a lie). */
+struct xr_flow *xr_flow_by_cookie(struct xr_shm_link *l, uint32_t cookie);
+
+/* For UINT32_MAX cookies: every flow of this process on the link. */
+void xr_flow_each(struct xr_shm_link *l, void (*fn)(void *arg, struct xr_flow *f), void *arg);
+
+/* ---- locks --------------------------------------------------------------- */
+
+/* 0, or -EDEADLK when this thread holds it (a signal handler came in between). */
+int xr_lock(struct xr_lock *l);
+int xr_trylock(struct xr_lock *l);	/* 0 or -EBUSY */
+void xr_unlock(struct xr_lock *l);
+
+/* ---- upgrade (upgrade.c) ------------------------------------------------- */
+
+/*
+ * One non-blocking step of the upgrade, driven by any hook on the flow; called when
+ * turns or bytes reach f->upgrade_at, then at each call while f->up.
+ */
+void xr_upgrade_step(struct xr_flow *f, int fd);
+void xr_upgrade_abort(struct xr_flow *f, int fd, enum xr_reason why);
+
+/* ---- state of the process ------------------------------------------------ */
+
+extern struct xr_config xr_cfg;
+extern int xr_active;			/* 0: pass everything through (disabled, or not yet init) */
+
+/* Slabs etc; once, from the constructor or the first hook. */
+int xr_flow_init(void);
+/* After fork in the child: forgets links, limbo, handshakes. */
+void xr_flow_forked(void);
+/* Before fork: counts the child as a holder (after a failed fork: undo = 1). */
+void xr_flow_fork_prepare(int undo);
+/* exit(), _exit(), destructor: END on everything that this process alone holds. */
+void xr_flow_exit(void);
+
+#endif

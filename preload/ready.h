@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Sleeping and waking: waiters, poll/select, epoll.
+ *
+ * A waiter is a number (1..XR_WAITERS-1) under which peers wake whatever sleeps: each
+ * thread that blocks has one, each epoll file with upgraded flows has one.  Towards a
+ * given link it owns a doorbell eventfd (xr_shm_link_bell).
+ */
+#ifndef XR_READY_H
+#define XR_READY_H
+
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <time.h>
+#include "flow.h"
+
+/* A number for a new waiter, 0 when all are taken.  Lock-free. */
+uint32_t xr_waiter_get(void);
+/* Also drops the waiter's bells on every link. */
+void xr_waiter_put(uint32_t w);
+/* This thread's waiter (TLS), 0 when there is none to be had; released at thread exit. */
+uint32_t xr_waiter_self(void);
+
+/*
+ * Sleeps until the flow may be ready for mask (POLLIN or POLLOUT), the kernel socket
+ * says something that matters, a signal handler ran, or the deadline (xr_now_ns time
+ * base, 0: none) passed.  Spins first, as long as it has been paying.  Returns 0 to
+ * look again, -EINTR (a handler without SA_RESTART ran), -EAGAIN (deadline).
+ * The caller holds no lock.
+ */
+int xr_wait_flow(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline);
+
+/*
+ * Bounded busy-wait: calls again(arg) until it is non-zero or the budget is used up.
+ * Yields between rounds so that a peer on the same core can run; adapts *budget
+ * (shrinks when it missed, grows when it hit).  Returns what again() returned.
+ */
+int xr_spin(uint32_t *budget, int (*again)(void *arg), void *arg);
+
+/* Signal bookkeeping (signal.c): handlers run so far on this thread. */
+struct xr_signal_mark { uint32_t any, norestart; };
+struct xr_signal_mark xr_signal_mark(void);
+/*
+ * ppoll that cannot lose a signal: blocks signals, returns -EINTR at once when a handler
+ * ran since the mark (any handler when `any`, else one without SA_RESTART), else sleeps
+ * with the program's mask (sigmask overrides it when not NULL).  Returns ppoll's result or
+ * -errno; restarts by itself (with the remaining time) when only SA_RESTART handlers ran
+ * and `any` is 0.  The deadline is absolute, 0: none.
+ */
+int xr_sleep_poll(struct pollfd *fds, unsigned int n, uint64_t deadline, const sigset_t *sigmask,
+		  struct xr_signal_mark mark, int any);
+/* The same around epoll_pwait; any handler gives -EINTR. */
+int xr_sleep_epoll(int epfd, struct epoll_event *ev, int max, uint64_t deadline,
+		   const sigset_t *sigmask, struct xr_signal_mark mark);
+
+/* poll/ppoll/select/pselect with upgraded flows in the set; logic behind the hooks. */
+int xr_poll(struct pollfd *fds, nfds_t n, uint64_t deadline, int has_deadline,
+	    const sigset_t *sigmask);
+int xr_select(int n, fd_set *r, fd_set *w, fd_set *e, uint64_t deadline, int has_deadline,
+	      const sigset_t *sigmask);
+
+/* epoll: all return 0/count or -errno. */
+int xr_epoll_created(int epfd, int flags);
+int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev);
+int xr_epoll_wait(int epfd, struct epoll_event *evs, int max, uint64_t deadline, int has_deadline,
+		  const sigset_t *sigmask);
+/* dup of an epoll descriptor; close of one; close of the last descriptor of a flow. */
+void xr_epoll_dup(int oldfd, int newfd);
+void xr_epoll_close(int epfd);
+void xr_epoll_flow_closed(struct xr_flow *f);
+/*
+ * The flow is about to leave / has come back to the kernel (no lock of the flow is held).
+ * attach returns -errno when its registrations cannot be carried (EPOLLEXCLUSIVE,
+ * inherited epoll file, ...): the upgrade is then given up with XR_REASON_EPOLL_EXCLUSIVE.
+ */
+int xr_epoll_flow_attach(struct xr_flow *f);
+void xr_epoll_flow_detach(struct xr_flow *f);
+/* Something about the flow changed under this process's own hands: wake its epoll files. */
+void xr_epoll_flow_kick(struct xr_flow *f);
+void xr_epoll_forked(void);
+
+#endif
