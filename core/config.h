@@ -85,7 +85,8 @@ struct xr_rule {
 	uint8_t n_port; /* 0: any */
 	uint8_t role;	/* enum xr_role */
 	uint8_t action; /* enum xr_action */
-	uint8_t broken; /* a value was not understood: the rule never matches */
+	uint8_t has_action;
+	uint8_t broken; /* something was not understood, or no action: never matches */
 	uint32_t line;	/* of its [rule] in the file */
 };
 
@@ -121,7 +122,7 @@ struct xr_config_key {
 extern const struct xr_config_key xr_config_keys[XR_KEY_COUNT];
 
 /*
- * One call per warning. where is the file name, "environment" or an option; line
+ * One call per warning. where is the file name, the variable, or "environment"; line
  * is 0 outside files. msg has no newline and is valid during the call only.
  */
 typedef void (*xr_config_warn_fn)(void *arg, const char *where, unsigned int line, const char *msg);
@@ -150,8 +151,9 @@ void xr_config_environment(struct xr_config *cfg, char *const *envp, xr_config_w
  * default), then envp. Uses raw system calls only, one short-lived descriptor and
  * one short-lived mapping. A missing default file is no error; a missing or
  * unreadable XRDMA_CONF is a warning. In a set-user-ID process (AT_SECURE) the
- * environment is ignored. warn == NULL logs through log.h. Returns the number of
- * warnings; cfg is always usable afterwards.
+ * environment is ignored. warn == NULL logs through log.h, after xr_log_init() with
+ * the log_level and log_file just read. Returns the number of warnings; cfg is always
+ * usable afterwards.
  */
 int xr_config_load(struct xr_config *cfg, const char *path, char *const *envp,
 		   xr_config_warn_fn warn, void *arg);

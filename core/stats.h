@@ -2,12 +2,12 @@
 #ifndef XR_STATS_H
 #define XR_STATS_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
 
+#include "atomic.h"
 #include "reason.h"
 
 /*
@@ -52,8 +52,8 @@
 	X(BYTES_RX_SHM, "bytes_rx_shm", "bytes received over shared memory")                       \
 	X(BYTES_TX_RDMA, "bytes_tx_rdma", "bytes sent over RDMA")                                  \
 	X(BYTES_RX_RDMA, "bytes_rx_rdma", "bytes received over RDMA")                              \
-	X(MSGS_TX, "msgs_tx", "fabric messages sent")                                              \
-	X(MSGS_RX, "msgs_rx", "fabric messages received")                                          \
+	X(MSGS_TX, "msgs_tx", "messages sent (on TCP: sends)")                                            \
+	X(MSGS_RX, "msgs_rx", "messages received (on TCP: receives)")                                          \
 	X(RNR, "rnr", "receiver-not-ready events")                                                 \
 	X(DOORBELLS_TX, "doorbells_sent", "wake-ups sent to peers")                                \
 	X(DOORBELLS_RX, "doorbells_received", "wake-ups received from peers")                      \
@@ -217,28 +217,31 @@ void xr_stats_flow_free(struct xr_stats_flow *f);
 
 void xr_stats_addr_set(struct xr_stats_addr *a, const struct sockaddr *sa);
 
+/* The process's counters; relaxed everywhere below: a count orders nothing. */
+static inline struct xr_stats_segment *xr_stats_now(void)
+{
+	return __atomic_load_n(&xr_stats_seg, __ATOMIC_RELAXED);
+}
+
 static inline void xr_stats_add(enum xr_stat id, uint64_t n)
 {
-	/* relaxed: a count orders nothing */
-	atomic_fetch_add_explicit(&xr_stats_seg->counter[id], n, memory_order_relaxed);
+	atomic_fetch_add_explicit(&xr_stats_now()->counter[id], n, memory_order_relaxed);
 }
 
 static inline void xr_stats_sub(enum xr_stat id, uint64_t n)
 {
-	atomic_fetch_sub_explicit(&xr_stats_seg->counter[id], n, memory_order_relaxed);
+	atomic_fetch_sub_explicit(&xr_stats_now()->counter[id], n, memory_order_relaxed);
 }
 
 static inline uint64_t xr_stats_get(enum xr_stat id)
 {
-	return atomic_load_explicit(&xr_stats_seg->counter[id], memory_order_relaxed);
+	return xr_load_relaxed(&xr_stats_now()->counter[id]);
 }
 
 /* Single writer of *p: see the groups above. */
 static inline void xr_stats_inc(_Atomic uint64_t *p, uint64_t n)
 {
-	uint64_t v = atomic_load_explicit(p, memory_order_relaxed);
-
-	atomic_store_explicit(p, v + n, memory_order_relaxed);
+	xr_count(p, n);
 }
 
 /* One send or receive of a flow: 1 message, n bytes. The direction's lock is held. */
@@ -260,12 +263,12 @@ static inline void xr_stats_rx(struct xr_stats_flow *f, enum xr_carrier c, uint6
 
 static inline void xr_stats_gauge(_Atomic uint64_t *p, uint64_t v)
 {
-	atomic_store_explicit(p, v, memory_order_relaxed);
+	xr_store_relaxed(p, v);
 }
 
 static inline void xr_stats_gauge32(_Atomic uint32_t *p, uint32_t v)
 {
-	atomic_store_explicit(p, v, memory_order_relaxed);
+	xr_store_relaxed(p, v);
 }
 
 /*
@@ -277,19 +280,15 @@ static inline void xr_stats_gauge32(_Atomic uint32_t *p, uint32_t v)
  */
 static inline void xr_stats_ident_begin(struct xr_stats_flow *f)
 {
-	uint32_t seq = atomic_load_explicit(&f->seq, memory_order_relaxed);
-
-	atomic_store_explicit(&f->seq, seq + 1, memory_order_relaxed);
+	xr_store_relaxed(&f->seq, xr_load_relaxed(&f->seq) + 1);
 	/* the odd number must be visible before any field of the change */
 	atomic_thread_fence(memory_order_release);
 }
 
 static inline void xr_stats_ident_end(struct xr_stats_flow *f)
 {
-	uint32_t seq = atomic_load_explicit(&f->seq, memory_order_relaxed);
-
 	/* release: all fields before the even number */
-	atomic_store_explicit(&f->seq, seq + 1, memory_order_release);
+	xr_store_release(&f->seq, xr_load_relaxed(&f->seq) + 1);
 }
 
 /* Common changes of the identity, f may be NULL; each is one bracket. */
@@ -301,9 +300,9 @@ void xr_stats_flow_carrier(struct xr_stats_flow *f, enum xr_carrier tx, enum xr_
 /* Counts a reason without a slot; xr_stats_flow_reason() does it by itself. */
 static inline void xr_stats_reason(enum xr_reason reason)
 {
-	atomic_fetch_add_explicit(&xr_stats_seg->reason[(unsigned int)reason %
-							XR_STATS_COUNTER_ROOM],
-				  1, memory_order_relaxed);
+	unsigned int i = (unsigned int)reason % XR_STATS_COUNTER_ROOM;
+
+	atomic_fetch_add_explicit(&xr_stats_now()->reason[i], 1, memory_order_relaxed);
 }
 
 #endif /* XR_STATS_H */

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Where settings come from: the file and the XRDMA_* variables. Raw system calls
+ * only, since the C library's open and read may be hooked by the caller. See config.h.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "config.h"
+#include "config_priv.h"
+#include "mem.h"
+
+#ifndef XR_SYSCONFDIR
+#define XR_SYSCONFDIR "/etc"
+#endif
+
+/* Variables with the prefix that are no settings. Those of the test suite start XRDMA_TEST_. */
+static const char *const env_reserved[] = {"XRDMA_CONF", "XRDMA_PRELOAD", "XRDMA_BUILD"};
+
+static const char *env_get(char *const *envp, const char *name)
+{
+	size_t len = strlen(name);
+
+	for (; envp && *envp; envp++)
+		if (!strncmp(*envp, name, len) && (*envp)[len] == '=')
+			return *envp + len + 1;
+	return NULL;
+}
+
+/* Nearest setting to a variable's name, as a key name; NULL when none is near. */
+static const char *env_suggest(const char *name)
+{
+	char word[32];
+	size_t i;
+
+	name += strlen(XR_CONFIG_ENV_PREFIX);
+	for (i = 0; name[i] && i < sizeof(word) - 1; i++)
+		word[i] = (char)(name[i] >= 'A' && name[i] <= 'Z' ? name[i] | 0x20 : name[i]);
+	word[i] = '\0';
+	return xr_config_suggest(word);
+}
+
+static int env_find(const char *name)
+{
+	for (int i = 0; i < XR_KEY_COUNT; i++)
+		if (!strcmp(name, xr_config_keys[i].env))
+			return i;
+	return -ENOENT;
+}
+
+static bool env_is_reserved(const char *name)
+{
+	for (size_t i = 0; i < XR_ARRAY_LEN(env_reserved); i++)
+		if (!strcmp(name, env_reserved[i]))
+			return true;
+	return !strncmp(name, "XRDMA_TEST_", 11);
+}
+
+void xr_config_environment(struct xr_config *cfg, char *const *envp, xr_config_warn_fn fn, void *arg)
+{
+	const struct xr_warner w = {cfg, fn, arg, "environment", 0};
+	bool seen[XR_KEY_COUNT] = {false};
+
+	for (; envp && *envp; envp++) {
+		const char *eq = strchr(*envp, '='), *near;
+		char name[48];
+		size_t len;
+		int id;
+
+		if (strncmp(*envp, XR_CONFIG_ENV_PREFIX, strlen(XR_CONFIG_ENV_PREFIX)) || !eq)
+			continue;
+		len = (size_t)(eq - *envp);
+		if (len >= sizeof(name))
+			len = sizeof(name) - 1;
+		memcpy(name, *envp, len);
+		name[len] = '\0';
+		id = env_find(name);
+		if (id >= 0) {
+			if (!seen[id]) /* the first one counts, as for getenv */
+				xr_config_set(cfg, xr_config_keys[id].name, eq + 1, XR_ORIGIN_ENV,
+					      name, 0, fn, arg);
+			seen[id] = true;
+			continue;
+		}
+		if (env_is_reserved(name))
+			continue;
+		near = env_suggest(name);
+		if (near)
+			xr_config_warn(&w, "unknown variable %s; did you mean %s?", name,
+				       xr_config_keys[xr_config_key_find(near)].env);
+		else
+			xr_config_warn(&w, "unknown variable %s", name);
+	}
+}
+
+const char *xr_config_path(const char *path, char *const *envp)
+{
+	const char *env = env_get(envp, "XRDMA_CONF");
+
+	if (env && *env)
+		return env;
+	return path ? path : XR_SYSCONFDIR "/xrdma/xrdma.conf";
+}
+
+/*
+ * The whole file, one byte more than XR_CONFIG_FILE_MAX at most, into a mapping that
+ * the caller unmaps (XR_CONFIG_FILE_MAX + 1 bytes). Length or -errno.
+ */
+static long read_file(const char *path, char **text)
+{
+	const size_t room = XR_CONFIG_FILE_MAX + 1;
+	struct stat st;
+	size_t len = 0;
+	char *buf;
+	long n;
+	int fd;
+
+	/* O_NONBLOCK: a FIFO must not stop the program */
+	fd = (int)xr_sys4(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK,
+			  0);
+	if (fd < 0)
+		return fd;
+	n = xr_sys4(SYS_newfstatat, fd, "", &st, AT_EMPTY_PATH);
+	if (!n && !S_ISREG(st.st_mode))
+		n = S_ISDIR(st.st_mode) ? -EISDIR : -EINVAL;
+	if (n)
+		goto close;
+	buf = xr_map_private(room);
+	if (!buf) {
+		n = -ENOMEM;
+		goto close;
+	}
+	do {
+		n = xr_sys3(SYS_read, fd, buf + len, room - len);
+		if (n > 0)
+			len += (size_t)n;
+	} while ((n > 0 && len < room) || n == -EINTR);
+	if (n < 0) {
+		xr_unmap(buf, room);
+		goto close;
+	}
+	*text = buf;
+	n = (long)len;
+close:
+	xr_sys1(SYS_close, fd);
+	return n;
+}
+
+static void log_warning(void *arg, const char *where, unsigned int line, const char *msg)
+{
+	(void)arg;
+	if (line)
+		xr_warn("%s:%u: %s", where, line, msg);
+	else
+		xr_warn("%s: %s", where, msg);
+}
+
+static void normalise(struct xr_config *cfg)
+{
+	uint64_t slots = 1;
+
+	while (slots < cfg->ring_slots)
+		slots *= 2;
+	cfg->ring_slots = slots;
+	if (cfg->fragment < cfg->eager_max)
+		cfg->fragment = cfg->eager_max;
+}
+
+static const char *error_text(long err)
+{
+	switch (err) {
+	case -ENOENT:
+		return "does not exist";
+	case -EACCES:
+	case -EPERM:
+		return "permission denied";
+	case -EISDIR:
+	case -EINVAL:
+		return "is not a regular file";
+	default:
+		return "input/output error";
+	}
+}
+
+static void apply(struct xr_config *cfg, const char *path, const char *text, long len,
+		  char *const *envp, xr_config_warn_fn fn, void *arg)
+{
+	const struct xr_warner w = {cfg, fn, arg, path, 0};
+
+	xr_config_defaults(cfg);
+	if (len >= 0)
+		xr_config_parse(cfg, text, (size_t)len, path, fn, arg);
+	else if (len != -ENOENT || env_get(envp, "XRDMA_CONF"))
+		xr_config_warn(&w, "not read: %s", error_text(len));
+	xr_config_environment(cfg, envp, fn, arg);
+	normalise(cfg);
+}
+
+int xr_config_load(struct xr_config *cfg, const char *path, char *const *envp, xr_config_warn_fn fn,
+		   void *arg)
+{
+	char *text = NULL;
+	long len;
+
+	if (getauxval(AT_SECURE))
+		envp = NULL;
+	path = xr_config_path(path, envp);
+	len = read_file(path, &text);
+	if (!fn) {
+		/* once in silence, to learn where warnings go and whether they are wanted */
+		apply(cfg, path, text, len, envp, NULL, NULL);
+		xr_log_init((enum xr_log_level)cfg->log_level, cfg->log_file);
+		fn = cfg->warnings ? log_warning : NULL;
+	}
+	if (fn)
+		apply(cfg, path, text, len, envp, fn, arg);
+	if (text)
+		xr_unmap(text, XR_CONFIG_FILE_MAX + 1);
+	return (int)cfg->warnings;
+}

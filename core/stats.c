@@ -1,0 +1,513 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The writer of the statistics segment; see stats.h. Readers: tools/segment.c. */
+#include "stats.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "atomic.h"
+#include "log.h"
+#include "mem.h"
+#include "xrdma.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+#define PAGE 4096u
+
+/* What is counted before, without, or after a segment. */
+static struct xr_stats_segment stats_private;
+
+struct xr_stats_segment *xr_stats_seg = &stats_private;
+
+enum { /* of stats_state; an errno (negative) after a failure */
+	STATS_NONE,
+	STATS_OPENING,
+	STATS_OPEN,
+};
+
+static _Atomic int stats_state;
+static size_t stats_size;     /* of the mapping */
+static uint32_t stats_max;    /* slots in it */
+static char stats_path[256];
+
+/*
+ * Slots. Never used ones lie from stats_bump on, returned ones form a stack; its head
+ * is index + 1 in the low half and a tag in the high half that changes with every
+ * push and pop, so that a slot that left and came back in between is noticed (ABA).
+ */
+static _Atomic uint32_t stats_bump;
+static _Atomic uint64_t stats_free;
+static _Atomic uint64_t stats_committed; /* bytes of the file that have pages */
+
+const char *xr_stats_path(void)
+{
+	return xr_load_acquire(&stats_state) == STATS_OPEN ? stats_path : "";
+}
+
+static struct xr_stats_flow *slot(struct xr_stats_segment *seg, uint32_t i)
+{
+	return (struct xr_stats_flow *)((char *)seg + XR_STATS_FLOWS_OFF) + i;
+}
+
+/*
+ * Gives pages to a part of the mapping, so that a store there cannot raise SIGBUS. Old
+ * kernels: a futex operation that adds 0 takes the same write fault and reports it.
+ * Harmless on pages that are in use, so threads may race here.
+ */
+static int commit(char *from, size_t len)
+{
+	long err = xr_sys3(SYS_madvise, from, len, MADV_POPULATE_WRITE);
+
+	if (err == -EINVAL || err == -ENOSYS) {
+		err = 0;
+		for (size_t i = 0; i < len && err >= 0; i += PAGE)
+			err = xr_sys6(SYS_futex, from + i, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, 0,
+				      from + i,
+				      FUTEX_OP(FUTEX_OP_ADD, 0, FUTEX_OP_CMP_EQ, 0));
+	}
+	return err == -EFAULT ? -ENOSPC : err < 0 ? (int)err : 0;
+}
+
+/* Field 22 of /proc/self/stat; the name in field 2 may hold blanks and brackets. */
+static uint64_t start_time(void)
+{
+	char buf[1024], *p;
+	uint64_t v = 0;
+	long n;
+	int fd = (int)xr_sys4(SYS_openat, AT_FDCWD, "/proc/self/stat", O_RDONLY | O_CLOEXEC, 0);
+
+	if (fd < 0)
+		return 0;
+	n = xr_sys3(SYS_read, fd, buf, sizeof(buf) - 1);
+	xr_sys1(SYS_close, fd);
+	if (n <= 0)
+		return 0;
+	buf[n] = '\0';
+	p = strrchr(buf, ')');
+	for (int field = 2; p && field < 22; field++)
+		p = strchr(p + 1, ' ');
+	for (p = p ? p + 1 : buf + n; *p >= '0' && *p <= '9'; p++)
+		v = v * 10 + (uint64_t)(*p - '0');
+	return v;
+}
+
+static uint64_t pid_namespace(void)
+{
+	struct stat st;
+
+	if (xr_sys4(SYS_newfstatat, AT_FDCWD, "/proc/self/ns/pid", &st, 0))
+		return 0;
+	return st.st_ino;
+}
+
+/* The directory of this user, made if need be; refused unless it is ours alone. */
+static int open_dir(const char *path, uint32_t uid)
+{
+	struct stat st;
+	long err = xr_sys3(SYS_mkdirat, AT_FDCWD, path, 0700);
+	int fd;
+
+	if (err && err != -EEXIST)
+		return (int)err;
+	fd = (int)xr_sys4(SYS_openat, AT_FDCWD, path,
+			  O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+	if (fd < 0)
+		return fd == -ELOOP || fd == -ENOTDIR ? -EACCES : fd;
+	err = xr_sys4(SYS_newfstatat, fd, "", &st, AT_EMPTY_PATH);
+	if (!err && (st.st_uid != uid || (st.st_mode & 077)))
+		err = -EACCES;
+	if (!err)
+		return fd;
+	xr_sys1(SYS_close, fd);
+	return (int)err;
+}
+
+/* A new file for this process. Its directory may vanish under us when another exits. */
+static int open_file(const char *dir, uint32_t uid, int pid, uint64_t start)
+{
+	char name[64];
+	int dirfd, fd = -ENOENT;
+	size_t len = (size_t)xr_snprintf(stats_path, sizeof(stats_path), "%s/xrdma-%u", dir, uid);
+
+	xr_snprintf(name, sizeof(name), "/%d.%lu", pid, (unsigned long)start);
+	if (len + strlen(name) >= sizeof(stats_path))
+		return -ENAMETOOLONG;
+	for (int i = 0; i < 8 && (fd == -ENOENT || fd == -EEXIST); i++) {
+		dirfd = open_dir(stats_path, uid);
+		if (dirfd < 0) {
+			fd = dirfd;
+			continue;
+		}
+		fd = (int)xr_sys4(SYS_openat, dirfd, name + 1,
+				  O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+		/* ours, from before an exec: that program is gone */
+		if (fd == -EEXIST)
+			xr_sys3(SYS_unlinkat, dirfd, name + 1, 0);
+		xr_sys1(SYS_close, dirfd);
+	}
+	if (fd >= 0)
+		memcpy(stats_path + len, name, strlen(name) + 1);
+	return fd;
+}
+
+/* Sizes the file and maps it with its first page committed. */
+static int map_file(int fd, uint32_t max_flows, struct xr_stats_segment **seg)
+{
+	struct rlimit rl = {RLIM_INFINITY, RLIM_INFINITY};
+	size_t size = XR_STATS_FLOWS_OFF + (size_t)max_flows * sizeof(struct xr_stats_flow);
+	long p, err;
+
+	/* past this limit ftruncate would send SIGXFSZ */
+	xr_sys4(SYS_prlimit64, 0, RLIMIT_FSIZE, NULL, &rl);
+	if (rl.rlim_cur < XR_STATS_FLOWS_OFF)
+		return -EFBIG;
+	if (size > rl.rlim_cur)
+		size = rl.rlim_cur;
+	size = XR_ALIGN(size, (size_t)PAGE);
+	if (size > rl.rlim_cur)
+		size -= PAGE;
+	err = xr_sys2(SYS_ftruncate, fd, size);
+	if (err)
+		return (int)err;
+	p = xr_sys6(SYS_mmap, 0, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	if (p < 0 && p > -4096)
+		return (int)p;
+	err = commit((char *)p, PAGE);
+	if (err) {
+		xr_sys2(SYS_munmap, p, size);
+		return (int)err;
+	}
+	stats_size = size;
+	stats_max = (uint32_t)((size - XR_STATS_FLOWS_OFF) / sizeof(struct xr_stats_flow));
+	*seg = (struct xr_stats_segment *)p;
+	return 0;
+}
+
+static void fill_header(struct xr_stats_header *h, const char *program, uint32_t uid, int pid,
+			uint64_t start)
+{
+	const char *slash = program ? strrchr(program, '/') : NULL;
+
+	h->version = XR_STATS_VERSION;
+	h->header_size = sizeof(*h);
+	h->flow_size = sizeof(struct xr_stats_flow);
+	h->flows_off = XR_STATS_FLOWS_OFF;
+	h->n_counters = XR_STAT_COUNT;
+	h->n_reasons = XR_REASON_COUNT;
+	h->max_flows = stats_max;
+	h->pid_ns = pid_namespace();
+	h->start_time = start;
+	h->opened_ns = xr_now_ns();
+	h->pid = pid;
+	h->uid = uid;
+	xr_snprintf(h->program, sizeof(h->program), "%s",
+		    slash ? slash + 1 : program ? program : "");
+	xr_snprintf(h->xrdma_version, sizeof(h->xrdma_version), "%s", xrdma_version());
+	/* release: whoever sees the magic number sees the header */
+	xr_store_release(&h->magic, XR_STATS_MAGIC);
+}
+
+/* Moves what was counted privately. A thread that still holds the old pointer may lose a count. */
+static void adopt_counts(struct xr_stats_segment *seg)
+{
+	for (int i = 0; i < XR_STATS_COUNTER_ROOM; i++) {
+		uint64_t n = xr_xchg(&stats_private.counter[i], 0);
+		uint64_t m = xr_xchg(&stats_private.reason[i], 0);
+
+		if (n)
+			xr_fetch_add(&seg->counter[i], n);
+		if (m)
+			xr_fetch_add(&seg->reason[i], m);
+	}
+}
+
+int xr_stats_open(const char *dir, const char *program, uint32_t max_flows)
+{
+	struct xr_stats_segment *seg = NULL;
+	int state = xr_load_acquire(&stats_state); /* pairs with the release below */
+	uint32_t uid;
+	uint64_t start;
+	int fd, pid, err;
+
+	if (state)
+		return state == STATS_OPEN ? 0 : state == STATS_OPENING ? -EALREADY : state;
+	if (!xr_cas(&stats_state, &state, STATS_OPENING))
+		return -EALREADY;
+	uid = (uint32_t)xr_sys0(SYS_geteuid);
+	pid = (int)xr_sys0(SYS_getpid);
+	start = start_time();
+	fd = open_file(dir, uid, pid, start);
+	if (fd < 0) {
+		err = fd;
+		goto fail;
+	}
+	err = map_file(fd, max_flows, &seg);
+	xr_sys1(SYS_close, fd);
+	if (err)
+		goto unlink;
+	fill_header(&seg->h, program, uid, pid, start);
+	xr_store_relaxed(&stats_bump, 0);
+	xr_store_relaxed(&stats_free, 0);
+	xr_store_relaxed(&stats_committed, PAGE);
+	__atomic_store_n(&xr_stats_seg, seg, __ATOMIC_RELEASE);
+	adopt_counts(seg);
+	xr_store_release(&stats_state, STATS_OPEN);
+	return 0;
+unlink:
+	xr_sys3(SYS_unlinkat, AT_FDCWD, stats_path, 0);
+fail:
+	xr_stats_add(XR_STAT_STATS_ERRORS, 1);
+	xr_info("no statistics below %s: error %d", dir, -err);
+	xr_store_release(&stats_state, err);
+	return err;
+}
+
+void xr_stats_close(void)
+{
+	char *slash;
+
+	if (xr_load_acquire(&stats_state) != STATS_OPEN)
+		return;
+	xr_store_release(&xr_stats_seg->h.exited, 1);
+	xr_sys3(SYS_unlinkat, AT_FDCWD, stats_path, 0);
+	slash = strrchr(stats_path, '/');
+	if (slash) { /* the last one out; fails while others have files there */
+		*slash = '\0';
+		xr_sys3(SYS_unlinkat, AT_FDCWD, stats_path, AT_REMOVEDIR);
+		*slash = '/';
+	}
+}
+
+void xr_stats_after_fork(void)
+{
+	struct xr_stats_segment *seg = xr_stats_seg;
+
+	if (seg != &stats_private)
+		/*
+		 * Same addresses, private zero pages, never unmapped: slots that the child
+		 * still points to stay writable. Costs addresses only. Where even that is
+		 * refused (strict overcommit), such stores would reach the parent's
+		 * numbers, as they would have without this call.
+		 */
+		xr_sys6(SYS_mmap, seg, stats_size, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	memset(&stats_private, 0, sizeof(stats_private));
+	xr_stats_seg = &stats_private;
+	xr_store_relaxed(&stats_bump, 0);
+	xr_store_relaxed(&stats_free, 0);
+	xr_store_relaxed(&stats_committed, 0);
+	xr_store_relaxed(&stats_state, STATS_NONE);
+}
+
+/* Slots that lie wholly in committed pages. */
+static uint32_t committed_slots(uint64_t bytes)
+{
+	return bytes <= XR_STATS_FLOWS_OFF
+		       ? 0
+		       : (uint32_t)((bytes - XR_STATS_FLOWS_OFF) / sizeof(struct xr_stats_flow));
+}
+
+/* More pages: as many as there are, but 4 at least and 64 at most. */
+static bool grow(struct xr_stats_segment *seg)
+{
+	uint64_t have = xr_load_acquire(&stats_committed), want;
+	uint64_t step = have < 4 * PAGE ? 4 * PAGE : have > 64 * PAGE ? 64 * PAGE : have;
+
+	want = have + step > stats_size ? stats_size : have + step;
+	if (want == have || commit((char *)seg + have, want - have)) {
+		xr_stats_add(XR_STAT_STATS_ERRORS, 1);
+		return false;
+	}
+	/* lost to another thread: fine, it committed pages from the same place */
+	xr_cas(&stats_committed, &have, want);
+	return true;
+}
+
+static struct xr_stats_flow *take_returned(struct xr_stats_segment *seg)
+{
+	uint64_t head = xr_load_acquire(&stats_free); /* pairs with the release of the push */
+
+	while ((uint32_t)head) {
+		uint32_t i = (uint32_t)head - 1;
+		uint64_t next;
+
+		if (i >= stats_max) /* somebody wrote over next_free */
+			return NULL;
+		next = ((head >> 32) + 1) << 32 | xr_load_relaxed(&slot(seg, i)->next_free);
+		if (atomic_compare_exchange_weak_explicit(&stats_free, &head, next,
+							  memory_order_acquire,
+							  memory_order_acquire))
+			return slot(seg, i);
+	}
+	return NULL;
+}
+
+static struct xr_stats_flow *take_new(struct xr_stats_segment *seg)
+{
+	uint32_t i = xr_load_relaxed(&stats_bump), used;
+
+	for (;;) {
+		if (i >= stats_max)
+			return NULL;
+		if (i >= committed_slots(xr_load_acquire(&stats_committed)) && !grow(seg))
+			return NULL;
+		if (i < committed_slots(xr_load_acquire(&stats_committed)) &&
+		    xr_cas(&stats_bump, &i, i + 1))
+			break;
+	}
+	used = xr_load_relaxed(&seg->h.flows_used);
+	while (used < i + 1 && !xr_cas(&seg->h.flows_used, &used, i + 1))
+		;
+	return slot(seg, i);
+}
+
+void xr_stats_addr_set(struct xr_stats_addr *a, const struct sockaddr *sa)
+{
+	memset(a, 0, sizeof(*a));
+	if (sa && sa->sa_family == AF_INET) {
+		const struct sockaddr_in *in = (const struct sockaddr_in *)sa;
+
+		memcpy(a->addr, &in->sin_addr, 4);
+		a->port = ntohs(in->sin_port);
+		a->family = AF_INET;
+	} else if (sa && sa->sa_family == AF_INET6) {
+		const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)sa;
+
+		memcpy(a->addr, &in6->sin6_addr, 16);
+		a->port = ntohs(in6->sin6_port);
+		a->family = AF_INET6;
+	}
+}
+
+struct xr_stats_flow *xr_stats_flow_alloc(int fd, uint64_t inode, unsigned int role,
+					  const struct sockaddr *local, const struct sockaddr *peer)
+{
+	struct xr_stats_segment *seg = xr_stats_seg;
+	struct xr_stats_flow *f;
+
+	if (xr_load_acquire(&stats_state) != STATS_OPEN)
+		return NULL;
+	f = take_returned(seg);
+	if (!f)
+		f = take_new(seg);
+	if (!f)
+		return NULL;
+	xr_stats_ident_begin(f);
+	memset(&f->ident, 0, sizeof(f->ident));
+	xr_stats_addr_set(&f->ident.local, local);
+	xr_stats_addr_set(&f->ident.peer, peer);
+	f->ident.fd = fd;
+	f->ident.inode = inode;
+	f->ident.role = (uint8_t)role;
+	f->ident.opened_ns = xr_now_ns();
+	f->ident.reason = XR_REASON_YOUNG;
+	f->ident.state = XR_STATE_ESTAB;
+	/* nobody else writes here: the slot was free, and free ones are zeroed below */
+	xr_stats_ident_end(f);
+	return f;
+}
+
+/* Adds a counter of the slot to a total and zeroes it. */
+static void fold(enum xr_stat id, _Atomic uint64_t *p)
+{
+	uint64_t n = xr_load_relaxed(p);
+
+	if (!n)
+		return;
+	xr_stats_add(id, n);
+	xr_store_relaxed(p, 0);
+}
+
+static void clear_gauges(struct xr_stats_dir *d)
+{
+	xr_store_relaxed(&d->queue, 0);
+	xr_store_relaxed(&d->window, 0);
+	xr_store_relaxed(&d->slots, 0);
+	xr_store_relaxed(&d->credits, 0);
+}
+
+void xr_stats_flow_free(struct xr_stats_flow *f)
+{
+	struct xr_stats_segment *seg = xr_stats_seg;
+	uint64_t head, next;
+	uint64_t i = ((uintptr_t)f - (uintptr_t)slot(seg, 0)) / sizeof(*f);
+
+	/* not of this segment: from before a fork */
+	if (!f || seg == &stats_private || (uintptr_t)f < (uintptr_t)slot(seg, 0) || i >= stats_max)
+		return;
+	xr_stats_ident_begin(f);
+	f->ident.state = XR_STATE_FREE;
+	/*
+	 * In the bracket too, so that a reader never sees them in the slot and in the total:
+	 * it retries, and reads the totals after the slots.
+	 */
+	fold(XR_STAT_BYTES_TX_TCP, &f->tx.bytes[XR_CARRIER_TCP]);
+	fold(XR_STAT_BYTES_TX_SHM, &f->tx.bytes[XR_CARRIER_SHM]);
+	fold(XR_STAT_BYTES_TX_RDMA, &f->tx.bytes[XR_CARRIER_RDMA]);
+	fold(XR_STAT_BYTES_RX_TCP, &f->rx.bytes[XR_CARRIER_TCP]);
+	fold(XR_STAT_BYTES_RX_SHM, &f->rx.bytes[XR_CARRIER_SHM]);
+	fold(XR_STAT_BYTES_RX_RDMA, &f->rx.bytes[XR_CARRIER_RDMA]);
+	fold(XR_STAT_MSGS_TX, &f->tx.msgs);
+	fold(XR_STAT_MSGS_RX, &f->rx.msgs);
+	fold(XR_STAT_RNR, &f->tx.rnr);
+	fold(XR_STAT_RNR, &f->rx.rnr);
+	clear_gauges(&f->tx);
+	clear_gauges(&f->rx);
+	memset(&f->ctl, 0, sizeof(f->ctl));
+	xr_stats_ident_end(f);
+	head = xr_load_relaxed(&stats_free);
+	do {
+		xr_store_relaxed(&f->next_free, (uint32_t)head);
+		next = ((head >> 32) + 1) << 32 | (uint32_t)(i + 1);
+		/* release: whoever pops it sees the slot cleared */
+	} while (!atomic_compare_exchange_weak_explicit(&stats_free, &head, next,
+							memory_order_release,
+							memory_order_relaxed));
+}
+
+void xr_stats_flow_state(struct xr_stats_flow *f, enum xr_stats_state state)
+{
+	if (!f)
+		return;
+	xr_stats_ident_begin(f);
+	f->ident.state = (uint8_t)state;
+	xr_stats_ident_end(f);
+}
+
+void xr_stats_flow_reason(struct xr_stats_flow *f, enum xr_reason reason)
+{
+	xr_stats_reason(reason);
+	if (!f)
+		return;
+	xr_stats_ident_begin(f);
+	f->ident.reason = (uint16_t)reason;
+	if (reason != XR_REASON_NONE && reason != XR_REASON_YOUNG)
+		f->ident.last_reason = (uint16_t)reason;
+	xr_stats_ident_end(f);
+}
+
+void xr_stats_flow_carrier(struct xr_stats_flow *f, enum xr_carrier tx, enum xr_carrier rx,
+			   uint32_t peer_pid)
+{
+	if (!f)
+		return;
+	xr_stats_ident_begin(f);
+	if (tx != XR_CARRIER_TCP && f->ident.carrier_tx == XR_CARRIER_TCP)
+		f->ident.upgraded_ns = xr_now_ns();
+	f->ident.carrier_tx = (uint8_t)tx;
+	f->ident.carrier_rx = (uint8_t)rx;
+	if (peer_pid)
+		f->ident.peer_pid = peer_pid;
+	if (tx != XR_CARRIER_TCP && rx != XR_CARRIER_TCP)
+		f->ident.reason = XR_REASON_NONE;
+	xr_stats_ident_end(f);
+}
