@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Interleaved rounds, medians and ratios."""
+import os
+import statistics
+import sys
+import time
+
+from . import proc
+
+
+class Progress:
+    """One line per step with the elapsed time; on a terminal it is updated while it runs."""
+
+    def __init__(self, start=None):
+        self.start = start if start is not None else time.monotonic()
+        self.live = sys.stderr.isatty()
+        self.open = False
+
+    def _write(self, text, end):
+        head = f"[{time.monotonic() - self.start:6.1f} s] "
+        sys.stderr.write(("\r\033[K" if self.live else "") + head + text + end)
+        sys.stderr.flush()
+
+    def update(self, text):
+        if self.live:
+            self._write(text[:os.get_terminal_size(sys.stderr.fileno()).columns - 13 or 60], "")
+            self.open = True
+
+    def line(self, text):
+        self._write(text, "\n")
+        self.open = False
+
+
+def speed(work, base, other):
+    """How many times faster other is than base."""
+    return base / other if work.lower else other / base
+
+
+def wait_quiet(seconds):
+    """Waits until the machine is idle but for us, at most so long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        b, t = proc.machine_busy(), time.monotonic()
+        time.sleep(.3)
+        if (proc.machine_busy() - b) / (time.monotonic() - t) < .08:
+            return
+
+
+def take(work, setup, c, seconds, quiet):
+    """One sample, with the share of the machine that others used meanwhile."""
+    if quiet:
+        wait_quiet(quiet)
+    busy, t, own = proc.machine_busy(), time.monotonic(), time.process_time()
+    server = work.servers[c.name].cpu()
+    kids = os.times()
+    s = work.sample(setup, c, seconds)
+    after = os.times()
+    ours = (work.servers[c.name].cpu() - server + time.process_time() - own
+            + after.children_user - kids.children_user
+            + after.children_system - kids.children_system)
+    span = (time.monotonic() - t) * os.cpu_count()
+    foreign = max(0, (proc.machine_busy() - busy - ours) / span)
+    return s, foreign
+
+
+class Row:
+    """The figures of one work."""
+
+    def __init__(self, work):
+        self.work, self.error = work, None
+        self.samples = {c.name: [] for c in work.contenders}
+        self.foreign = []
+        self.flows = {}         # contender -> xr-stat lines of the live flows
+        self.seconds = 0
+
+    def median(self, name):
+        v = [s.value for s in self.samples[name]]
+        return statistics.median(v) if v else None
+
+    def cpu(self, name):
+        """CPU of both ends per operation, in the work's unit."""
+        v = [s.cpu / s.ops * self.work.cpu_scale for s in self.samples[name] if s.ops]
+        return statistics.median(v) if v else None
+
+    def ratio(self, who=None, against="plain"):
+        who = who or self.work.contenders[1].name
+        a, b = self.median(against), self.median(who)
+        return speed(self.work, a, b) if a and b else None
+
+    def ratios(self, who=None, against="plain"):
+        """Ratios of neighbouring runs."""
+        who = who or self.work.contenders[1].name
+        return [speed(self.work, a.value, b.value)
+                for a, b in zip(self.samples[against], self.samples[who])]
+
+    def floors(self):
+        """[(floor, ratio, met)]"""
+        out = []
+        for f in self.work.floors:
+            r = self.ratio(f.who, f.against)
+            out.append((f, r, r is not None and r >= f.ratio))
+        return out
+
+    def carrier(self, name):
+        """'shm n/m' over the lines that xr-stat showed; None when nothing was looked at."""
+        lines = self.flows.get(name)
+        if lines is None:
+            return None
+        estab = [ln for ln in lines[1:] if "LISTEN" not in ln.split()]
+        shm = sum("shm" in ln.split() for ln in estab)
+        return shm, len(estab)
+
+    def misplaced(self):
+        """A sentence when the flows were not where the row needs them, else None."""
+        for name in self.flows:
+            shm, n = self.carrier(name)
+            if self.work.carried and not shm:
+                return f"none of {n} flows that xr-stat showed was on shm"
+            if self.work.carried is False and shm:
+                return f"{shm} of {n} flows were on shm with one end plain"
+        return None
+
+    def as_dict(self):
+        w = self.work
+        d = {"id": w.ident, "title": w.title, "unit": w.unit,
+             "better": "lower" if w.lower else "higher", "cpu_unit": w.cpu_unit,
+             "error": self.error, "misplaced": self.misplaced(),
+             "foreign_load": round(statistics.median(self.foreign), 4) if self.foreign else None,
+             "contenders": {}, "ratios": [], "xr_stat": self.flows}
+        for name, ss in self.samples.items():
+            d["contenders"][name] = {
+                "median": self.median(name), "cpu_per_op": self.cpu(name),
+                "values": [s.value for s in ss], "cpu_s": [s.cpu for s in ss],
+                "ops": [s.ops for s in ss], "extra": [s.extra for s in ss]}
+        pairs = [(w.contenders[1].name, "plain")]
+        pairs += [(f.who, f.against) for f in w.floors if (f.who, f.against) not in pairs]
+        for who, against in pairs:
+            f = [x for x in self.floors() if (x[0].who, x[0].against) == (who, against)]
+            d["ratios"].append({"who": who, "against": against, "ratio": self.ratio(who, against),
+                                "rounds": self.ratios(who, against),
+                                "floor": f[0][0].ratio if f else None,
+                                "met": f[0][2] if f else None})
+        return d
+
+
+def measure(work, setup, rounds, seconds, quiet, progress):
+    """Runs one work: probes, then rounds of all contenders in turn."""
+    row, t0 = Row(work), time.monotonic()
+    try:
+        progress.update(f"{work.title}: starting")
+        work.start(setup)
+        for c in work.contenders:
+            progress.update(f"{work.title}: warming up {c.name}")
+            lines = work.probe(setup, c, seconds)
+            if lines:
+                row.flows[c.name] = lines
+        for i in range(rounds):
+            for c in work.contenders:
+                so_far = row.ratio()
+                progress.update(f"{work.title}: round {i + 1}/{rounds} {c.name}"
+                                + (f", ratio so far {so_far:.2f}" if so_far else ""))
+                s, foreign = take(work, setup, c, seconds, quiet)
+                row.samples[c.name].append(s)
+                row.foreign.append(foreign)
+    except proc.BenchError as e:
+        row.error = str(e)
+    except (OSError, ValueError, KeyError, IndexError) as e:
+        row.error = f"{type(e).__name__}: {e}"
+    finally:
+        work.stop()
+    row.seconds = time.monotonic() - t0
+    return row
