@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What the tests stand on: where the build is, how a program is started, watched and stopped, and
+what a process and the machine must look like before and after.
+
+Every program is started in a process group of its own and stopped by that number: nothing else on
+the machine is ever signalled. A server binds port 0 and says which port it got, so that any number
+of test runs can share the machine.
+"""
+import contextlib
+import errno
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+SOURCE = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
+MODES = ("plain", "server", "client", "both")
+
+# Upgrades start at once and leave a trace in a statistics folder of the test's own.
+EAGER = {"XRDMA_UPGRADE_TURNS": "1", "XRDMA_UPGRADE_BYTES": "4K"}
+
+
+def build_dir():
+    """$XRDMA_BUILD, or the source tree when it was built in place."""
+    return os.path.realpath(os.environ.get("XRDMA_BUILD") or SOURCE)
+
+
+def find(*names):
+    """The first of these paths below the build folder that exists."""
+    for n in names:
+        p = os.path.join(build_dir(), n)
+        if os.path.exists(p):
+            return p
+    raise FileNotFoundError("%s not found below %s: set XRDMA_BUILD and run make there, then "
+                            "make check-programs" % (" or ".join(names), build_dir()))
+
+
+def prog(name):
+    return find("tests/e2e/" + name)
+
+
+def run_prefix(options=()):
+    """The words that put a program under the shim."""
+    return [find("xrdma-run", "tools/xrdma-run"), *options]
+
+
+class Timeout(AssertionError):
+    pass
+
+
+class Proc:
+    """A program, its output line by line, and its end."""
+
+    def __init__(self, argv, shim=False, env=None, options=(), stdin=True, cwd=None, pass_fds=(),
+                 preexec=None, stderr=None):
+        self.argv = [str(a) for a in argv]
+        self.shim = shim
+        self.buf = b""
+        self.eof = False
+        self.seen = []
+        full = (run_prefix(options) if shim else []) + self.argv
+        self.errfile = stderr or tempfile.TemporaryFile()
+        self.p = subprocess.Popen(
+            full, stdin=subprocess.PIPE if stdin is True else stdin, stdout=subprocess.PIPE,
+            stderr=self.errfile, env={**os.environ, **(env or {})}, cwd=cwd, pass_fds=pass_fds,
+            preexec_fn=preexec, start_new_session=True)
+        os.set_blocking(self.p.stdout.fileno(), False)
+
+    @property
+    def pid(self):
+        return self.p.pid
+
+    def stderr(self):
+        self.errfile.seek(0)
+        return self.errfile.read().decode(errors="replace")
+
+    def describe(self):
+        return "%s (pid %d, exit %s)\n  said: %r%r\n  stderr: %s" % (
+            " ".join(self.argv), self.pid, self.p.poll(), self.seen[-5:], self.buf[-300:],
+            self.stderr()[-2000:])
+
+    def line(self, timeout=10.0, eof_ok=False):
+        """The next line of standard output, without its newline; None at the end if that is fine."""
+        end = time.monotonic() + timeout
+        while b"\n" not in self.buf:
+            if self.eof:
+                if eof_ok:
+                    return None
+                raise AssertionError("output ended early: " + self.describe())
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self.p.stdout], [], [], left)[0]:
+                raise Timeout("no output within %.0f s: %s" % (timeout, self.describe()))
+            with contextlib.suppress(BlockingIOError):
+                data = os.read(self.p.stdout.fileno(), 1 << 16)
+                self.eof = not data
+                self.buf += data
+        text, _, self.buf = self.buf.partition(b"\n")
+        self.seen.append(text.decode(errors="replace"))
+        return self.seen[-1]
+
+    def json(self, timeout=10.0):
+        text = self.line(timeout)
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise AssertionError("not JSON: %r\n%s" % (text, self.describe())) from None
+
+    def say(self, text):
+        self.p.stdin.write(text.encode())
+        self.p.stdin.flush()
+
+    def wait(self, timeout=10.0):
+        try:
+            return self.p.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise Timeout("still running after %.0f s: %s" % (timeout, self.describe())) from None
+
+    def kill(self, sig=signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, sig)
+
+    def stop(self):
+        """End the whole process group, whatever state it is in."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.p.wait()
+        for f in (self.p.stdin, self.p.stdout, self.errfile):
+            if f:
+                with contextlib.suppress(OSError, ValueError):
+                    f.close()
+
+
+class Env:
+    """Everything one test starts and owns: its programs, settings and statistics folder."""
+
+    def __init__(self, mode):
+        self.mode = mode
+        self.procs = []
+        self.stats = tempfile.mkdtemp(prefix="xrdma-test-", dir="/dev/shm")
+        self.env = {**EAGER, "XRDMA_STATS_DIR": self.stats}
+
+    def shim(self, role):
+        return self.mode == "both" or self.mode == role
+
+    def start(self, role, argv, **kw):
+        """Start a program as the "server" or the "client" of this test's mode, or as "plain"."""
+        kw["env"] = {**self.env, **(kw.get("env") or {})}
+        p = Proc(argv, shim=self.shim(role), **kw)
+        self.procs.append(p)
+        return p
+
+    def flows(self, pid=None):
+        """Every flow that xr-stat shows for this test's programs; see flows_of."""
+        return flows_of({**os.environ, **self.env}, pid)
+
+    def close(self):
+        for p in self.procs:
+            p.stop()
+        shutil.rmtree(self.stats, ignore_errors=True)
+
+
+def xr_stat(env, *args):
+    p = subprocess.run([find("xr-stat", "tools/xr-stat"), *args], env=env, text=True,
+                       capture_output=True, timeout=10, check=False)
+    assert p.returncode == 0, "xr-stat %s: %d %s" % (" ".join(args), p.returncode, p.stderr)
+    return p.stdout
+
+
+def flows_of(env, pid=None):
+    got = json.loads(xr_stat(env, "-a", "-n", "-j"))
+    flows = got["flows"] if isinstance(got, dict) else got
+    return [f for f in flows if pid is None or f["pid"] == pid]
+
+
+def until(cond, timeout=5.0, what="condition", step=0.01):
+    """Poll for something that has no descriptor to wait on."""
+    end = time.monotonic() + timeout
+    while True:
+        got = cond()
+        if got:
+            return got
+        if time.monotonic() > end:
+            raise Timeout("%s not reached within %.1f s; last: %r" % (what, timeout, got))
+        time.sleep(step)
+
+
+# ---- what a process holds ------------------------------------------------------------------------
+
+def fds(pid):
+    """Open descriptors, by number, and what they are."""
+    got = {}
+    for n in os.listdir("/proc/%d/fd" % pid):
+        with contextlib.suppress(FileNotFoundError):
+            got[int(n)] = os.readlink("/proc/%d/fd/%s" % (pid, n))
+    return got
+
+
+def shared_maps(pid):
+    """Shared mappings (memfd or /dev/shm): number and bytes."""
+    n = size = 0
+    with open("/proc/%d/maps" % pid) as f:
+        for line in f:
+            part = line.split(None, 5)
+            if len(part) == 6 and part[1][3] == "s" and (
+                    part[5].startswith("/memfd:") or part[5].startswith("/dev/shm/")):
+                lo, hi = (int(x, 16) for x in part[0].split("-"))
+                n, size = n + 1, size + hi - lo
+    return n, size
+
+
+def rss(pid):
+    """Resident bytes."""
+    with open("/proc/%d/status" % pid) as f:
+        for line in f:
+            if line.startswith("VmRSS"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def cpu_s(pid):
+    """Processor seconds used so far, all threads."""
+    with open("/proc/%d/stat" % pid) as f:
+        part = f.read().rsplit(")", 1)[1].split()
+    return (int(part[11]) + int(part[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def state(pid):
+    with open("/proc/%d/stat" % pid) as f:
+        return f.read().rsplit(")", 1)[1].split()[0]
+
+
+def children(pid):
+    got = []
+    for t in os.listdir("/proc/%d/task" % pid):
+        with open("/proc/%d/task/%s/children" % (pid, t)) as f:
+            got += [int(x) for x in f.read().split()]
+    return got
+
+
+def have(name):
+    return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+
+
+def port_free(port):
+    """Nobody listens there now (for programs that cannot be asked to choose a port)."""
+    import socket
+    with socket.socket() as s:
+        try:
+            s.bind(("127.0.0.1", port))
+        except OSError as e:
+            assert e.errno == errno.EADDRINUSE
+            return False
+    return True

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Bytes arrive once, in order and unchanged: in every I/O style, size, segmentation and direction."""
+import os
+import random
+
+import pytest
+
+import harness
+
+pytestmark = pytest.mark.timeout(60)
+
+K, M = 1 << 10, 1 << 20
+IOS = ["send", "sendto", "rw", "iov", "v2", "msg", "mmsg", "peek", "splice", "sendfile", "sendfile64",
+       "dup", "chk", "mix"]
+IOS_BLOCKING = ["stdio", "waitall", "dontwait"]
+WAITS = ["poll", "poll_chk", "ppoll", "select", "pselect", "epoll", "epollet", "oneshot",
+         "epoll_pwait", "epoll_pwait2"]
+# The shim may put these back on TCP for good (splice, sendfile) or has to (stdio bypasses hooks).
+MAY_STAY_TCP = {"splice", "sendfile", "sendfile64", "stdio", "mix", "v2"}
+
+
+def seed():
+    return int(os.environ.get("XRT_SEED") or random.getrandbits(40))
+
+
+def transfer(env, server=None, client=None, timeout=40, hold=0, **both):
+    """Run one transfer; each end's options are the common ones plus its own. Returns the flows that
+    were live when the client stopped at its hold'th byte."""
+    both.setdefault("seed", seed())
+    if hold:
+        client = {**(client or {}), "hold": hold}
+    args = [{**both, **(d or {})} for d in (server, client)]
+    args = [["--%s" % k if v is True else "--%s=%s" % (k, v) for k, v in a.items()] for a in args]
+    live = None
+    s = env.start("server", [harness.prog("xrt"), "server", *args[0]])
+    port = s.json()["port"]
+    c = env.start("client", [harness.prog("xrt"), "client", "--port=%d" % port, *args[1]])
+    if hold:
+        c.json(timeout)  # has stopped mid-stream
+        if env.mode != "plain":
+            live = env.flows()
+        c.say("go\n")
+    rs, rc = s.json(timeout), c.json(timeout)
+    note = "\nserver: %s\nclient: %s\n%s\n%s" % (rs, rc, s.describe(), c.describe())
+    assert rs["op"] is None and rc["op"] is None, "seed %s%s" % (both["seed"], note)
+    assert (s.wait(), c.wait()) == (0, 0), note
+    assert rs["tx_sum"] == rc["rx_sum"] and rs["rx_sum"] == rc["tx_sum"], note
+    return live or []
+
+
+def on_shm(env, live, n=1):
+    """At both ends every flow was on shm; with the shim at one end, the reason is the plain peer."""
+    if env.mode == "plain":
+        return
+    assert len(live) == (2 * n if env.mode == "both" else n), live
+    for f in live:
+        if env.mode == "both":
+            assert f["carrier"] == "shm", live
+        else:
+            assert f["carrier"] == "tcp" and f["reason"] == "peer-not-xrdma", live
+
+
+@pytest.mark.parametrize("io", IOS + IOS_BLOCKING)
+def test_threads_duplex(env, io):
+    """One reader and one writer per socket, both directions at once."""
+    transfer(env, io=io, wait="threads", c2s=3 * M + 17, s2c=2 * M + 5)
+
+
+@pytest.mark.parametrize("io", IOS + IOS_BLOCKING)
+def test_blocking_pingpong(env, io):
+    """Request and answer, cut unevenly; a flow of calls that the fabric carries is on it."""
+    live = transfer(env, io=io, wait="block", proto="pingpong", turn=3000, c2s=300000, s2c=300000,
+                    seg=4096, hold=300000)
+    if env.mode != "both" or io not in MAY_STAY_TCP:
+        on_shm(env, live)
+
+
+@pytest.mark.parametrize("wait", WAITS)
+@pytest.mark.parametrize("io", ["send", "iov", "mix"])
+def test_readiness_duplex(env, io, wait):
+    """Non-blocking, both directions at once, four connections in one loop."""
+    transfer(env, io=io, wait=wait, c2s=M + 3, s2c=M + 11, conns=4)
+
+
+@pytest.mark.parametrize("io", IOS + IOS_BLOCKING)
+@pytest.mark.parametrize("wait", ["block", "epollet"])
+def test_halfclose(env, io, wait):
+    """The client sends everything, shuts down, and reads the answer to the end."""
+    if wait != "block" and io in IOS_BLOCKING:
+        io, wait = "rw", "epoll"
+    transfer(env, io=io, wait=wait, proto="halfclose", c2s=700 * K + 1, s2c=900 * K + 3)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 95, 96, 97, 127, 128, 129, 4095, 4096, 4097, 8 * K, 32 * K,
+                                  64 * K - 1, 64 * K, 64 * K + 1, 256 * K, M - 1, 4 * M, 64 * M])
+def test_sizes(env, size):
+    transfer(env, wait="threads", c2s=size, s2c=size if size < 64 * M else 1)
+
+
+@pytest.mark.parametrize("size", [1, 96, 97, 4096, 4097, 65536])
+def test_turn_sizes(env, size):
+    """Request and answer of one size, over and over."""
+    n = min(2000, 4 * M // size) * size
+    live = transfer(env, proto="pingpong", turn=size, c2s=n, s2c=n, hold=n)
+    on_shm(env, live)
+
+
+@pytest.mark.parametrize("seg", [1, 7, 100, 1460, 5000, 65536, 262144])
+def test_segments(env, seg):
+    """Uneven cuts, different at each end."""
+    n = min(4 * M, seg * 20000)
+    transfer(env, server={"seg": max(1, seg // 3)}, client={"seg": seg}, wait="threads", c2s=n, s2c=n)
+
+
+@pytest.mark.parametrize("bufs", [(4096, 4096), (4096, 1 << 20), (1 << 20, 4096)])
+def test_small_buffers(env, bufs):
+    """SO_SNDBUF and SO_RCVBUF of a few KiB: windows close all the time."""
+    transfer(env, wait="epollet", c2s=600 * K, s2c=600 * K, sndbuf=bufs[0], rcvbuf=bufs[1])
+
+
+@pytest.mark.parametrize("pair", [("epollet", "threads"), ("threads", "oneshot"), ("select", "epoll")])
+def test_unlike_ends(env, pair):
+    """The two ends wait and move bytes each in their own way."""
+    transfer(env, server={"wait": pair[0], "io": "msg"}, client={"wait": pair[1], "io": "rw"},
+             c2s=2 * M, s2c=2 * M)
+
+
+def test_ipv6(env):
+    live = transfer(env, v6=True, wait="threads", c2s=2 * M, s2c=2 * M, hold=M)
+    on_shm(env, live)
+
+
+@pytest.mark.parametrize("wait", ["threads", "poll", "epoll", "epollet", "oneshot"])
+def test_live_flow_is_upgraded(env, wait):
+    """A flow that lives is on shm while it lives, and every byte of it is right."""
+    live = transfer(env, wait=wait, io="send", proto="pingpong", turn=1000, c2s=200000, s2c=200000,
+                          hold=200000)
+    on_shm(env, live)
+
+
+def test_one_way_is_upgraded(env):
+    """No answer ever comes back: bytes alone make the flow worth it."""
+    live = transfer(env, wait="block", c2s=16 * M, s2c=0, hold=8 * M)
+    on_shm(env, live)
+
+
+def test_many_connections(env):
+    transfer(env, wait="epoll", c2s=40000, s2c=40000, conns=200)
+
+
+def test_default_thresholds(env):
+    """Nothing set: a flow of a few turns and a few tens of KiB is upgraded."""
+    for k in harness.EAGER:
+        env.env.pop(k)
+    live = transfer(env, proto="pingpong", turn=4096, c2s=M, s2c=M, hold=M)
+    on_shm(env, live)
+
+
+@pytest.mark.parametrize("setting", [{"XRDMA_FABRIC": "none"}, {"XRDMA_ENABLED": "no"},
+                                     {"XRDMA_MAX_FLOWS": "0"}])
+def test_kept_on_tcp(env, setting):
+    """A setting that forbids the fabric: every byte right, on TCP, with a reason."""
+    env.env.update(setting)
+    live = transfer(env, wait="threads", c2s=2 * M, s2c=2 * M, hold=M)
+    for f in live:
+        assert f["carrier"] == "tcp" and f["reason"] not in ("", "none", None), live
