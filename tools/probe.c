@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What the kernel here grants, tried rather than guessed; for xrdma-run --check. */
+#include "probe.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "target.h"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8U
+#endif
+
+int xr_probe_memfd(void)
+{
+	const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
+	int err = 0, fd = memfd_create("xrdma-check", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	void *p;
+
+	if (fd < 0)
+		return -errno;
+	if (ftruncate(fd, 65536) || fcntl(fd, F_ADD_SEALS, seals))
+		err = -errno;
+	p = err ? MAP_FAILED : mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (!err && p == MAP_FAILED)
+		err = -errno;
+	if (p != MAP_FAILED)
+		munmap(p, 65536);
+	close(fd);
+	return err;
+}
+
+int xr_probe_abstract(void)
+{
+	struct sockaddr_un sun = {.sun_family = AF_UNIX};
+	int err = 0, server, client;
+	socklen_t len;
+
+	server = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	client = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
+			  (size_t)snprintf(sun.sun_path + 1, sizeof(sun.sun_path) - 1,
+					   "xrdma-check-%d", (int)getpid()));
+	if (server < 0 || client < 0 || bind(server, (struct sockaddr *)&sun, len) ||
+	    listen(server, 1) || connect(client, (struct sockaddr *)&sun, len))
+		err = -errno;
+	if (server >= 0)
+		close(server);
+	if (client >= 0)
+		close(client);
+	return err;
+}
+
+int xr_probe_path_fd(void)
+{
+	struct stat a, b;
+	char name[40];
+	int err = 0, path, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (fd < 0)
+		return -errno;
+	snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
+	path = open(name, O_PATH | O_CLOEXEC);
+	if (path < 0 || fstat(path, &a) || fstat(fd, &b))
+		err = -errno;
+	else if (a.st_ino != b.st_ino || a.st_dev != b.st_dev)
+		err = -ENOENT;
+	if (path >= 0)
+		close(path);
+	close(fd);
+	return err;
+}
+
+/* The inode that inet_diag has for an IPv4 socket with these ends, or -errno. */
+static int64_t diag_inode(const struct sockaddr_in *local, const struct sockaddr_in *peer)
+{
+	struct {
+		struct nlmsghdr nlh;
+		struct inet_diag_req_v2 req;
+	} msg = {
+		.nlh = {.nlmsg_len = sizeof(msg),
+			.nlmsg_type = SOCK_DIAG_BY_FAMILY,
+			.nlmsg_flags = NLM_F_REQUEST},
+		.req = {.sdiag_family = AF_INET, .sdiag_protocol = IPPROTO_TCP, .idiag_states = ~0u},
+	};
+	union {
+		struct nlmsghdr nlh;
+		char buf[4096];
+	} answer;
+	struct inet_diag_msg *found = NLMSG_DATA(&answer.nlh);
+	struct nlmsgerr *error = NLMSG_DATA(&answer.nlh);
+	int fd = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+	ssize_t n;
+	int64_t ret;
+
+	if (fd < 0)
+		return -errno;
+	msg.req.id.idiag_sport = local->sin_port;
+	msg.req.id.idiag_dport = peer->sin_port;
+	msg.req.id.idiag_src[0] = local->sin_addr.s_addr;
+	msg.req.id.idiag_dst[0] = peer->sin_addr.s_addr;
+	msg.req.id.idiag_cookie[0] = msg.req.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+	n = send(fd, &msg, sizeof(msg), 0);
+	if (n >= 0)
+		n = recv(fd, &answer, sizeof(answer), 0);
+	if (n < 0)
+		ret = -errno;
+	else if (n >= (ssize_t)NLMSG_LENGTH(sizeof(*error)) && answer.nlh.nlmsg_type == NLMSG_ERROR)
+		ret = error->error;
+	else if (n >= (ssize_t)NLMSG_LENGTH(sizeof(*found)))
+		ret = found->idiag_inode;
+	else
+		ret = -EPROTO;
+	close(fd);
+	return ret;
+}
+
+int xr_probe_inet_diag(void)
+{
+	struct sockaddr_in sin = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in local, peer;
+	socklen_t len = sizeof(sin);
+	struct stat st;
+	int64_t inode;
+	int err = 0, listener, client;
+
+	listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (listener < 0 || client < 0 || bind(listener, (struct sockaddr *)&sin, len) ||
+	    listen(listener, 1) || getsockname(listener, (struct sockaddr *)&sin, &len) ||
+	    connect(client, (struct sockaddr *)&sin, len) ||
+	    getsockname(client, (struct sockaddr *)&local, &len) ||
+	    getpeername(client, (struct sockaddr *)&peer, &len) || fstat(client, &st)) {
+		err = -errno;
+	} else {
+		inode = diag_inode(&local, &peer);
+		if (inode < 0)
+			err = (int)inode;
+		else if ((uint64_t)inode != (st.st_ino & 0xffffffff))
+			err = -ENOENT;
+	}
+	if (listener >= 0)
+		close(listener);
+	if (client >= 0)
+		close(client);
+	return err;
+}
+
+bool xr_probe_is_local(const struct sockaddr *sa, socklen_t len)
+{
+	union {
+		struct sockaddr sa;
+		struct sockaddr_in in;
+		struct sockaddr_in6 in6;
+	} any;
+	bool local;
+	int fd;
+
+	if (len > sizeof(any))
+		return false;
+	memcpy(&any, sa, len);
+	any.in.sin_port = 0; /* the same place in both families */
+	fd = socket(sa->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return false;
+	/* only addresses of this host can be bound */
+	local = !bind(fd, &any.sa, len);
+	close(fd);
+	return local;
+}
+
+/* Inode of a socket that listens for sa according to one of the /proc/net tables; 0 none. */
+static unsigned long listen_inode(const char *table, const struct sockaddr *sa)
+{
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)sa;
+	unsigned int want = ntohs(in6->sin6_port), port, state;
+	unsigned long inode, found = 0;
+	char line[512], addr[40];
+	bool any = false;
+	FILE *f = fopen(table, "re");
+
+	if (!f)
+		return 0;
+	while (!found && fgets(line, sizeof(line), f)) {
+		char mine[40] = "";
+
+		if (sscanf(line, " %*d: %39[0-9A-F]:%x %*s %x %*s %*s %*s %*s %*s %lu", addr, &port,
+			   &state, &inode) != 4 ||
+		    state != TCP_LISTEN || port != want)
+			continue;
+		any = strspn(addr, "0") == strlen(addr);
+		if (sa->sa_family == AF_INET) {
+			uint32_t a = ((const struct sockaddr_in *)sa)->sin_addr.s_addr;
+
+			snprintf(mine, sizeof(mine), "%08X", a);
+		} else {
+			for (int i = 0; i < 4; i++)
+				snprintf(mine + 8 * i, sizeof(mine) - 8 * (size_t)i, "%08X",
+					 in6->sin6_addr.s6_addr32[i]);
+		}
+		if (any || !strcmp(addr, mine))
+			found = inode;
+	}
+	fclose(f);
+	return found;
+}
+
+/* Does /proc/PID/fd hold this socket? */
+static bool holds_socket(const char *pid, unsigned long inode)
+{
+	char path[300], want[40], link[64];
+	struct dirent *de;
+	bool found = false;
+	ssize_t n;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "/proc/%s/fd", pid);
+	snprintf(want, sizeof(want), "socket:[%lu]", inode);
+	dir = opendir(path);
+	while (dir && !found && (de = readdir(dir))) {
+		n = readlinkat(dirfd(dir), de->d_name, link, sizeof(link) - 1);
+		link[n > 0 ? n : 0] = '\0';
+		found = !strcmp(link, want);
+	}
+	if (dir)
+		closedir(dir);
+	return found;
+}
+
+static void look_at_process(const char *pid, struct xr_listener *who)
+{
+	char path[300], line[4400];
+	FILE *f;
+
+	who->pid = (pid_t)strtol(pid, NULL, 10);
+	snprintf(path, sizeof(path), "/proc/%s/comm", pid);
+	f = fopen(path, "re");
+	if (f) {
+		if (fgets(who->program, sizeof(who->program), f))
+			who->program[strcspn(who->program, "\n")] = '\0';
+		fclose(f);
+	}
+	snprintf(path, sizeof(path), "/proc/%s/maps", pid);
+	f = fopen(path, "re");
+	if (!f)
+		return;
+	who->known = true;
+	while (!who->preloaded && fgets(line, sizeof(line), f))
+		who->preloaded = strstr(line, "/" XR_PRELOAD_NAME) != NULL;
+	fclose(f);
+}
+
+int xr_probe_listener(const struct sockaddr *sa, struct xr_listener *who)
+{
+	unsigned long inode = 0;
+	struct dirent *de;
+	DIR *proc;
+
+	memset(who, 0, sizeof(*who));
+	if (sa->sa_family == AF_INET)
+		inode = listen_inode("/proc/net/tcp", sa);
+	if (!inode)
+		inode = listen_inode("/proc/net/tcp6", sa);
+	if (!inode)
+		return -ENOENT;
+	proc = opendir("/proc");
+	while (proc && !who->pid && (de = readdir(proc)))
+		if (de->d_name[0] >= '0' && de->d_name[0] <= '9' && holds_socket(de->d_name, inode))
+			look_at_process(de->d_name, who);
+	if (proc)
+		closedir(proc);
+	return 0;
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef XR_PROBE_H
+#define XR_PROBE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+
+/* Tries what an upgrade needs of the kernel. Each returns 0 or -errno and leaves nothing behind. */
+int xr_probe_memfd(void);    /* a sealed memory file can be made and mapped */
+int xr_probe_abstract(void); /* an abstract Unix socket can be bound and called */
+int xr_probe_path_fd(void);  /* an O_PATH descriptor of a socket shows its inode */
+
+/*
+ * Makes a connection over loopback and asks inet_diag for its far end, as the proof of
+ * an upgrade does: -ENOENT when the answer names another socket.
+ */
+int xr_probe_inet_diag(void);
+
+/* The address is one of this host. */
+bool xr_probe_is_local(const struct sockaddr *sa, socklen_t len);
+
+struct xr_listener {
+	pid_t pid;	   /* 0: a socket listens, but its process cannot be seen */
+	char program[64];
+	bool preloaded;	   /* it runs under xrdma */
+	bool known;	   /* whether it does could be found out */
+};
+
+/* Who listens on a port of this host for sa: 0, or -ENOENT nobody does. */
+int xr_probe_listener(const struct sockaddr *sa, struct xr_listener *who);
+
+#endif /* XR_PROBE_H */

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef XR_SETTINGS_H
+#define XR_SETTINGS_H
+
+#include "core/config.h"
+
+/* Settings as xrdma-run sees them: its options on top of environment and file. */
+struct xr_settings {
+	const char *file;		 /* --config; NULL: as usual */
+	const char *option[XR_KEY_COUNT]; /* value of the option, NULL: not given */
+};
+
+/* "max-flows" for max_flows. */
+void xr_settings_option_name(enum xr_config_key_id id, char *buf, size_t size);
+
+/* Takes an option; a value that is none gives one line on stderr and -EINVAL. */
+int xr_settings_option(struct xr_settings *s, enum xr_config_key_id id, const char *value);
+
+/* Puts the options into our environment, for the program. 0 or -ENOMEM. */
+int xr_settings_export(const struct xr_settings *s);
+
+/*
+ * What a program started now would read; warnings go to stderr, their number is
+ * cfg->warnings.
+ */
+void xr_settings_load(const struct xr_settings *s, struct xr_config *cfg);
+
+/* The file that is read. */
+const char *xr_settings_file(const struct xr_settings *s);
+
+/* Prints every setting with its origin, and the rules, as a configuration file. */
+void xr_settings_show(const struct xr_settings *s);
+
+/* Prints one rule as the file has it. */
+void xr_settings_show_rule(const struct xr_rule *rule);
+
+#endif /* XR_SETTINGS_H */
