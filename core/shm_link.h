@@ -35,10 +35,15 @@
 #define XR_WAITERS	1024u		/* per process */
 #define XR_CQ_ENTRIES	512u		/* per waiter; overrun makes the reader scan its flows */
 
+/*
+ * Several threads of the writer append without a lock: an entry carries its own
+ * number, and one that does not (not yet written, overwritten, or a lie) makes the
+ * reader look at every flow of the link instead.
+ */
 struct xr_shm_cq {
-	_Atomic uint32_t tail;		/* entries ever written */
+	_Atomic uint32_t tail;			/* entries ever begun */
 	uint32_t pad[31];
-	_Atomic uint32_t entry[XR_CQ_ENTRIES];	/* the receiver's cookie of a flow */
+	_Atomic uint64_t entry[XR_CQ_ENTRIES];	/* number + 1:32 | the receiver's cookie:32 */
 };
 
 struct xr_shm_hdr {
@@ -74,24 +79,23 @@ struct xr_shm_link {
 	int conn;			/* control connection; -1 when dead */
 	int peer_pid;			/* SO_PEERCRED, for display */
 	uint8_t peer_uuid[16];
+	uint64_t secret[2];		/* known to the two processes alone, binds later flows */
 	int owner_pid;
-	uint32_t nflows;		/* directions in use; the owner frees the link at 0 and !conn */
+	_Atomic uint32_t nflows;	/* flows attached */
 	_Atomic uint32_t dead;
 	struct xr_shm_arena own, peer;
 
-	_Atomic uint32_t lock;		/* allocation and bells */
+	_Atomic uint32_t lock;		/* allocation, bells, control connection */
 	uint32_t dir_fresh, dir_free;	/* never used from here on; head of the free list */
 	uint32_t chunk_fresh, chunk_free;
 	uint32_t *dir_next, *chunk_next;	/* free lists, private memory */
-	uint32_t chunks_used, chunks_max;
+	uint32_t chunks_used;
 
-	int *bell_rx;			/* own eventfd by own waiter, -1 */
-	int *bell_tx;			/* the peer's eventfd by the peer's waiter, -1 */
+	/* descriptor + 1, 0: none */
+	_Atomic int *bell_rx;		/* own eventfd by own waiter */
+	_Atomic int *bell_tx;		/* the peer's eventfd by the peer's waiter */
 	uint32_t *cq_head;		/* entries taken, by own waiter */
-	void *user;			/* the layer above */
-
-	/* the layer above's messages on the control connection: returns 0, or -errno to kill the link */
-	int (*on_msg)(struct xr_shm_link *l, const void *msg, size_t len, int *fds, int nfds);
+	size_t map_len;
 };
 
 /* Takes over conn and both arenas.  NULL when memory is short (nothing taken over then). */
@@ -112,16 +116,18 @@ void xr_shm_link_chunks(struct xr_shm_link *l, struct xr_shm_chunks *c);
 
 /*
  * Tells the peer's waiter about the flow that the peer calls `cookie`: a completion
- * entry, and the doorbell when the waiter sleeps.  Returns 1 if the bell was rung.
- * The caller has published what the peer shall see.
+ * entry, and the doorbell when the waiter sleeps.  Returns 1 if the bell was rung, 0
+ * if there was no need, -ENOENT if there is no bell to ring (its descriptor was lost:
+ * the caller must reach the peer another way, by retreating the flow).  The caller has
+ * published what the peer shall see.  Works in a forked child of the owner too.
  */
 int xr_shm_link_notify(struct xr_shm_link *l, uint32_t waiter, uint32_t cookie);
 
-/* The eventfd that wakes own waiter w on this link; made and passed at first use.  -errno. */
+/*
+ * The eventfd that wakes own waiter w on this link; made and passed at first use, kept
+ * for whoever has the number w next.  -errno.
+ */
 int xr_shm_link_bell(struct xr_shm_link *l, uint32_t w);
-/* The waiter ceases to exist. */
-void xr_shm_link_bell_drop(struct xr_shm_link *l, uint32_t w);
-
 /* Says whether own waiter w sleeps; after "1" the caller looks at everything once more. */
 void xr_shm_link_sleeping(struct xr_shm_link *l, uint32_t w, uint32_t on);
 
@@ -135,17 +141,21 @@ static inline int xr_shm_link_pending(struct xr_shm_link *l, uint32_t w);
 void xr_shm_link_harvest(struct xr_shm_link *l, uint32_t w,
 			 void (*fn)(void *arg, struct xr_shm_link *l, uint32_t cookie), void *arg);
 
-/* Sends one message of the layer above, with up to 3 descriptors.  -EAGAIN, -EPIPE. */
-int xr_shm_link_send(struct xr_shm_link *l, const void *msg, size_t len, const int *fds, int nfds);
-
 /*
  * Takes what came in on the control connection.  0, or -errno once the link is dead
  * (the peer process is gone or wrote nonsense).  Never blocks.
  */
 int xr_shm_link_progress(struct xr_shm_link *l);
 
+/* Keyed 64-bit tag (SipHash-2-4) over a message, for the secret of a link. */
+uint64_t xr_siphash(const uint64_t key[2], const void *msg, size_t len);
+
 /* SOCK_SEQPACKET helpers with descriptors; raw system calls, never block.  Bytes or -errno. */
 ssize_t xr_unix_send(int fd, const void *msg, size_t len, const int *fds, int nfds);
+/*
+ * *nfds: room on entry, descriptors taken on return (high, close-on-exec).  -EBADMSG when
+ * the message or its descriptors were truncated (all of them are closed then); 0 is the end.
+ */
 ssize_t xr_unix_recv(int fd, void *msg, size_t len, int *fds, int *nfds);
 
 static inline struct xr_shm_cq *xr_shm_arena_cq(const struct xr_shm_arena *a, uint32_t w)

@@ -36,7 +36,13 @@ void xr_shm_tx_init(struct xr_shm_tx *tx, struct xr_shm_dir *dir, uint32_t nslot
 	tx->done = 1;
 	tx->chunk = XR_NO_CHUNK;
 	tx->inflight_max = window;
-	memset(dir, 0, XR_DIR_BYTES(nslots));
+	{
+		/* the generation survives: it tells a peer that still looks that the block moved on */
+		uint32_t gen = xr_load_relaxed(&dir->gen);
+
+		memset(dir, 0, XR_DIR_BYTES(nslots));
+		xr_store_relaxed(&dir->gen, gen + 1);
+	}
 	xr_store_relaxed(&dir->consumed, XR_CONSUMED(1, 0));
 }
 

@@ -113,7 +113,13 @@ struct xr_shm_dir {
 	_Atomic uint32_t ready;		/* the receiver can take over this direction */
 	/* written by the sender, read by the receiver after each consumption */
 	_Atomic uint64_t tx_arm __attribute__((aligned(XR_PAIRLINE)));	/* threshold slot:32 | gen:16 | waiter:16 */
+	_Atomic uint32_t state;		/* XR_DIR_*, of the sender's end */
+	_Atomic uint32_t gen;		/* changes each time the block is given to a flow */
 } __attribute__((aligned(XR_PAIRLINE)));
+
+#define XR_DIR_ENDED	1u	/* END is in the ring: the peer may show RDHUP before it reads so far */
+#define XR_DIR_CLOSED	2u	/* the program closed its end, nothing will be read there */
+#define XR_DIR_GONE	4u	/* this end touches the peer's direction no more */
 
 #define XR_TXARM_SLOT(a)	((uint32_t)((a) >> 32))
 #define XR_TXARM_GEN(a)		((uint32_t)((a) >> 16) & 0xffffu)

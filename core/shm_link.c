@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include <errno.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include "log.h"
+#include "mem.h"
+#include "shm_link.h"
+
+#define LINK_MSG_BELL	1u
+
+struct link_msg {
+	uint32_t type;
+	uint32_t waiter;
+};
+
+static void link_lock(struct xr_shm_link *l)
+{
+	uint32_t free;
+
+	/* critical sections are a few dozen instructions, or one system call at first use */
+	for (;;) {
+		free = 0;
+		if (xr_cas(&l->lock, &free, (uint32_t)xr_gettid()))
+			return;
+		xr_sys0(SYS_sched_yield);
+	}
+}
+
+static void link_unlock(struct xr_shm_link *l)
+{
+	/* release: what the section wrote is visible to the next holder's cas */
+	xr_store_release(&l->lock, 0);
+}
+
+struct xr_shm_link *xr_shm_link_new(int conn, const struct xr_shm_arena *own,
+				    const struct xr_shm_arena *peer)
+{
+	size_t words = own->hdr.ndirs + (size_t)own->hdr.nchunks + 3 * XR_WAITERS;
+	size_t len = sizeof(struct xr_shm_link) + words * sizeof(uint32_t);
+	struct xr_shm_link *l = xr_map_private(len);
+	struct ucred cred;
+	socklen_t clen = sizeof(cred);
+
+	if (!l)
+		return NULL;
+	l->map_len = len;
+	l->conn = conn;
+	l->own = *own;
+	l->peer = *peer;
+	l->owner_pid = xr_getpid();
+	l->dir_next = (uint32_t *)(l + 1);
+	l->chunk_next = l->dir_next + own->hdr.ndirs;
+	l->cq_head = l->chunk_next + own->hdr.nchunks;
+	l->bell_rx = (_Atomic int *)(l->cq_head + XR_WAITERS);
+	l->bell_tx = l->bell_rx + XR_WAITERS;
+	l->dir_free = UINT32_MAX;
+	l->chunk_free = UINT32_MAX;
+	if (!xr_sys5(SYS_getsockopt, conn, SOL_SOCKET, SO_PEERCRED, &cred, &clen))
+		l->peer_pid = cred.pid;
+	return l;
+}
+
+void xr_shm_link_free(struct xr_shm_link *l)
+{
+	uint32_t w;
+
+	for (w = 0; w < XR_WAITERS; w++) {
+		if (xr_load_relaxed(&l->bell_rx[w]))
+			xr_fd_close(xr_load_relaxed(&l->bell_rx[w]) - 1);
+		if (xr_load_relaxed(&l->bell_tx[w]))
+			xr_fd_close(xr_load_relaxed(&l->bell_tx[w]) - 1);
+	}
+	xr_fd_close(l->conn);
+	xr_shm_arena_destroy(&l->own);
+	xr_shm_arena_destroy(&l->peer);
+	xr_unmap(l, l->map_len);
+}
+
+uint64_t xr_shm_link_dir_get(struct xr_shm_link *l)
+{
+	uint32_t i;
+
+	link_lock(l);
+	i = l->dir_free;
+	if (i != UINT32_MAX)
+		l->dir_free = l->dir_next[i];
+	else if (l->dir_fresh < l->own.hdr.ndirs)
+		i = l->dir_fresh++;
+	link_unlock(l);
+	if (i == UINT32_MAX)
+		return 0;
+	return l->own.hdr.dir_off + (uint64_t)i * XR_DIR_BYTES(l->own.hdr.dir_slots);
+}
+
+void xr_shm_link_dir_put(struct xr_shm_link *l, uint64_t off)
+{
+	uint32_t i = (uint32_t)((off - l->own.hdr.dir_off) / XR_DIR_BYTES(l->own.hdr.dir_slots));
+
+	link_lock(l);
+	l->dir_next[i] = l->dir_free;
+	l->dir_free = i;
+	link_unlock(l);
+}
+
+struct xr_shm_dir *xr_shm_link_peer_dir(struct xr_shm_link *l, uint64_t off)
+{
+	const struct xr_shm_hdr *h = &l->peer.hdr;
+	uint64_t stride = XR_DIR_BYTES(h->dir_slots);
+
+	if (off < h->dir_off || (off - h->dir_off) % stride ||
+	    (off - h->dir_off) / stride >= h->ndirs)
+		return NULL;
+	return (struct xr_shm_dir *)(l->peer.base + off);
+}
+
+static uint32_t link_chunk_get(void *ctx)
+{
+	struct xr_shm_link *l = ctx;
+	uint32_t i;
+
+	/* a forked child may replay what its parent left, never take more of the parent's arena */
+	if (xr_unlikely(l->owner_pid != xr_getpid()))
+		return XR_NO_CHUNK;
+	link_lock(l);
+	/* last in, first out: the chunk given back last is the one in the cache */
+	i = l->chunk_free;
+	if (i != UINT32_MAX)
+		l->chunk_free = l->chunk_next[i];
+	else if (l->chunk_fresh < l->own.hdr.nchunks)
+		i = l->chunk_fresh++;
+	if (i != UINT32_MAX)
+		l->chunks_used++;
+	link_unlock(l);
+	return i;
+}
+
+static void link_chunk_put(void *ctx, uint32_t i)
+{
+	struct xr_shm_link *l = ctx;
+
+	if (xr_unlikely(l->owner_pid != xr_getpid()) || i >= l->own.hdr.nchunks)
+		return;
+	link_lock(l);
+	l->chunk_next[i] = l->chunk_free;
+	l->chunk_free = i;
+	l->chunks_used--;
+	link_unlock(l);
+}
+
+void xr_shm_link_chunks(struct xr_shm_link *l, struct xr_shm_chunks *c)
+{
+	c->get = link_chunk_get;
+	c->put = link_chunk_put;
+	c->ctx = l;
+}
+
+static _Atomic uint32_t *link_sleeping(const struct xr_shm_arena *a, uint32_t w)
+{
+	return (_Atomic uint32_t *)(a->base + a->hdr.sleep_off + (size_t)w * XR_CACHELINE);
+}
+
+static int link_ring(struct xr_shm_link *l, uint32_t w)
+{
+	static const uint64_t one = 1;
+	int fd = xr_load_acquire(&l->bell_tx[w]);
+
+	if (!fd) {
+		/* the peer passed it before it first named this waiter: it is in the socket */
+		if (l->owner_pid == xr_getpid())
+			xr_shm_link_progress(l);
+		fd = xr_load_acquire(&l->bell_tx[w]);
+		if (!fd)
+			return -ENOENT;
+	}
+	/* EAGAIN: the peer filled its own bell, which also wakes it */
+	xr_sys3(SYS_write, fd - 1, &one, sizeof(one));
+	return 1;
+}
+
+int xr_shm_link_notify(struct xr_shm_link *l, uint32_t waiter, uint32_t cookie)
+{
+	struct xr_shm_cq *cq;
+	uint32_t n;
+
+	if (xr_unlikely(!waiter || waiter >= XR_WAITERS))
+		return 0;
+	cq = xr_shm_arena_cq(&l->own, waiter);
+	n = xr_fetch_add(&cq->tail, 1);
+	/* release: the entry vouches for what was published before it */
+	xr_store_release(&cq->entry[n % XR_CQ_ENTRIES], ((uint64_t)(n + 1) << 32) | cookie);
+	/* pairs with the fence in xr_shm_link_sleeping: enter, then look for a sleeper */
+	xr_fence_store_load();
+	if (!xr_load_relaxed(link_sleeping(&l->peer, waiter)))
+		return 0;
+	return link_ring(l, waiter);
+}
+
+static int link_bell_make(struct xr_shm_link *l, uint32_t w)
+{
+	struct link_msg m = { LINK_MSG_BELL, w };
+	long fd, r;
+
+	fd = xr_sys2(SYS_eventfd2, 0, EFD_NONBLOCK | EFD_CLOEXEC);
+	if (fd < 0)
+		return (int)fd;
+	r = xr_fd_high((int)fd);
+	if (r < 0)
+		goto close_fd;
+	fd = r;
+	r = l->conn < 0 ? -EPIPE : xr_unix_send(l->conn, &m, sizeof(m), (int[]){ (int)fd }, 1);
+	if (r < 0)
+		goto close_fd;
+	/* release: pairs with the acquire in xr_shm_link_bell */
+	xr_store_release(&l->bell_rx[w], (int)fd + 1);
+	return (int)fd;
+
+close_fd:
+	xr_fd_close((int)fd);
+	xr_info("no doorbell for waiter %u: error %d", w, (int)-r);
+	return (int)r;
+}
+
+int xr_shm_link_bell(struct xr_shm_link *l, uint32_t w)
+{
+	int fd;
+
+	if (!w || w >= XR_WAITERS)
+		return -EINVAL;
+	fd = xr_load_acquire(&l->bell_rx[w]);
+	if (xr_likely(fd))
+		return fd - 1;
+	link_lock(l);
+	fd = xr_load_relaxed(&l->bell_rx[w]);
+	fd = fd ? fd - 1 : link_bell_make(l, w);
+	link_unlock(l);
+	return fd;
+}
+
+void xr_shm_link_sleeping(struct xr_shm_link *l, uint32_t w, uint32_t on)
+{
+	xr_store_relaxed(link_sleeping(&l->own, w), on);
+	/* pairs with the fence in xr_shm_link_notify: say that I sleep, then look again */
+	if (on)
+		xr_fence_store_load();
+}
+
+void xr_shm_link_harvest(struct xr_shm_link *l, uint32_t w,
+			 void (*fn)(void *arg, struct xr_shm_link *l, uint32_t cookie), void *arg)
+{
+	struct xr_shm_cq *cq = xr_shm_arena_cq(&l->peer, w);
+	/* acquire: pairs with the read-modify-write of tail in xr_shm_link_notify */
+	uint32_t tail = xr_load_acquire(&cq->tail), head = l->cq_head[w];
+	int all = 0;
+
+	/* the peer may write any tail: the work here is bounded by the ring */
+	if (tail - head > XR_CQ_ENTRIES) {
+		head = tail;
+		all = 1;
+	}
+	for (; head != tail; head++) {
+		/* acquire: pairs with the release of the entry */
+		uint64_t e = xr_load_acquire(&cq->entry[head % XR_CQ_ENTRIES]);
+
+		if ((uint32_t)(e >> 32) == head + 1)
+			fn(arg, l, (uint32_t)e);
+		else
+			all = 1;
+	}
+	l->cq_head[w] = head;
+	if (xr_unlikely(all))
+		fn(arg, l, UINT32_MAX);
+}
+
+static void link_die(struct xr_shm_link *l)
+{
+	xr_fd_close(l->conn);
+	l->conn = -1;
+	/* release: pairs with acquire loads of dead by flows */
+	xr_store_release(&l->dead, 1);
+}
+
+static int link_take(struct xr_shm_link *l, const struct link_msg *m, ssize_t n, const int *fds,
+		     int nfds)
+{
+	int i, old = 0;
+
+	if (n == sizeof(*m) && m->type == LINK_MSG_BELL && nfds == 1 && m->waiter &&
+	    m->waiter < XR_WAITERS) {
+		/* release: pairs with the acquire in link_ring */
+		old = xr_load_relaxed(&l->bell_tx[m->waiter]);
+		xr_store_release(&l->bell_tx[m->waiter], fds[0] + 1);
+		if (old)
+			xr_fd_close(old - 1);
+		return 0;
+	}
+	for (i = 0; i < nfds; i++)
+		xr_fd_close(fds[i]);
+	xr_warn("peer process %d broke the control protocol", l->peer_pid);
+	return -EPROTO;
+}
+
+int xr_shm_link_progress(struct xr_shm_link *l)
+{
+	int r = 0;
+
+	/* acquire: pairs with link_die */
+	if (xr_load_acquire(&l->dead))
+		return -EPIPE;
+	link_lock(l);
+	while (l->conn >= 0) {
+		struct link_msg m;
+		int fds[2], nfds = 2;
+		ssize_t n = xr_unix_recv(l->conn, &m, sizeof(m), fds, &nfds);
+
+		if (n == -EAGAIN || n == -EINTR)
+			break;
+		if (n == -EBADMSG) {
+			/* out of descriptors: that bell is lost, whoever needs it retreats */
+			xr_info("a doorbell of process %d was lost", l->peer_pid);
+			continue;
+		}
+		r = n <= 0 ? -EPIPE : link_take(l, &m, n, fds, nfds);
+		if (r) {
+			link_die(l);
+			break;
+		}
+	}
+	link_unlock(l);
+	return r;
+}
