@@ -53,7 +53,7 @@ def show_flows(rows):
     for r in rows:
         for name, lines in r.flows.items():
             shm, n = r.carrier(name)
-            print(f"\nxr-stat -a -n during {r.work.title} ({name}): {shm} of {n} lines on shm")
+            print(f"\nxr-stat -a -n during {r.work.title} ({name}): {shm} of {n} flow ends on shm")
             print("\n".join("  " + ln.rstrip() for ln in lines[:9]))
             if len(lines) > 9:
                 print(f"  ... {len(lines) - 9} more lines")

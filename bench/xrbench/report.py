@@ -5,6 +5,9 @@ import json
 import os
 import platform
 
+GREEN, RED, BLUE, GREY, INK = "#2a7f4f", "#b3432b", "#3a6ea5", "#8a8f98", "#22262b"
+TICKS = (.01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 20, 50, 100, 200)
+
 
 def num(v):
     if v is None:
@@ -102,12 +105,21 @@ def write_json(path, rows, info):
         f.write("\n")
 
 
+def label(ax, x, y, ratio, values, color):
+    for text, points, size, weight, ink in ((ratio, 7, 9.5, "bold", color),
+                                            (values, 50, 8.5, "normal", INK)):
+        ax.annotate(text, (x, y), (points, 0), textcoords="offset points", va="center",
+                    fontsize=size, fontweight=weight, color=ink)
+
+
 def plot(path, rows, info):
     """Ratios on a log scale with the floors marked, and CPU per operation beside them."""
     import matplotlib                       # late: a run without a plot needs none
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     bars = []
     for r in rows:
@@ -125,56 +137,59 @@ def plot(path, rows, info):
                          f"{num(r.median(against))} → {num(r.median(who))} {r.work.unit}"))
     if not bars:
         return False
-    green, red, grey, blue = "#2a7f4f", "#b3432b", "#8a8f98", "#3a6ea5"
-    fig, (ax, cx) = plt.subplots(1, 2, figsize=(13, 1.7 + .5 * len(bars)), sharey=True,
-                                 gridspec_kw={"width_ratios": [3, 2], "wspace": .04})
-    y = range(len(bars))
+    n, inch = len(bars), .44
+    height = n * inch + 1.75
+    fig, (ax, cx) = plt.subplots(1, 2, figsize=(13.5, height), sharey=True,
+                                 gridspec_kw={"width_ratios": [3, 2], "wspace": .03})
+    fig.subplots_adjust(left=.19, right=.99, top=1 - 1.0 / height, bottom=.75 / height)
+    ax.set_xscale("log")
+    cx.set_xscale("log")
     low = min([.5] + [min(b[2]) for b in bars]) * .9
     high = max([2] + [max(b[2] + [b[3] or 1]) for b in bars])
     for i, (_, ratio, rounds, floor, _, _, _, values) in enumerate(bars):
-        ok = floor is None or ratio >= floor
-        ax.barh(i, ratio - 1, left=1, height=.55, color=green if ok else red, zorder=2)
-        ax.plot([min(rounds), max(rounds)], [i, i], color="black", lw=1, zorder=4)
+        color = BLUE if floor is None else GREEN if ratio >= floor else RED
+        ax.barh(i, ratio - 1, left=1, height=.56, color=color, zorder=2)
+        ax.plot([min(rounds), max(rounds)], [i, i], color=INK, lw=1.2, zorder=4)
         if floor:
-            ax.plot([floor, floor], [i - .38, i + .38], color="black", lw=2.2, zorder=3)
+            ax.plot([floor, floor], [i - .42, i + .42], color=INK, lw=2.4, zorder=3)
         at = max([ratio, 1] + rounds + ([floor] if floor else []))
-        ax.text(at * (high / low) ** .012, i, f"{times(ratio)}   {values}", va="center", fontsize=8.5)
-    ax.axvline(1, color=grey, lw=1, zorder=1)
-    ax.set_xscale("log")
+        label(ax, at, i, times(ratio), values, color)
     ax.set_xlim(low, high * (high / low) ** .5)
-    for a in (ax, cx):
-        a.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}x"))
-        a.xaxis.set_minor_formatter(NullFormatter())
-        a.grid(axis="x", color="#e3e5e8", zorder=0)
-        for side in ("top", "right", "left"):
-            a.spines[side].set_visible(False)
-        a.tick_params(axis="y", length=0)
-    ticks = [t for t in (.1, .2, .5, 1, 2, 5, 10, 20, 50, 100, 200) if low <= t <= high * 1.3]
-    ax.set_xticks(ticks)
-    ax.set_yticks(list(y), [b[0] for b in bars], fontsize=9)
-    ax.invert_yaxis()
-    ax.set_title("times faster than plain TCP (right is better)", fontsize=10, loc="left")
-    ax.plot([], [], color="black", lw=2.2, label="floor")
-    ax.plot([], [], color="black", lw=1, label="rounds, smallest to largest")
+    ax.set_xticks([t for t in TICKS if low <= t <= high * 1.3])
+    ax.set_yticks(range(n), [b[0] for b in bars], fontsize=9.5, color=INK)
+    ax.set_ylim(n - .4, -.6)
+    ax.set_title("times faster than plain TCP (log scale, right is better)", fontsize=10, loc="left",
+                 color=INK)
     cpu = [b[5] / b[4] if b[4] and b[5] else 1 for b in bars]
     clow, chigh = min([.5] + cpu) * .9, max([2] + cpu) * 1.1
     for i, b in enumerate(bars):
-        cx.barh(i, cpu[i] - 1, left=1, height=.55, color=blue if cpu[i] <= 1 else red, zorder=2)
-        right = cpu[i] >= 1
-        cx.text(max(cpu[i], 1) * (chigh / clow) ** .02, i,
-                f"{cpu[i]:.2f}x   {num(b[4])} → {num(b[5])} {b[6]}", va="center", fontsize=8.5,
-                color="black" if right else "#222222")
-    cx.axvline(1, color=grey, lw=1, zorder=1)
-    cx.set_xscale("log")
-    cx.set_xlim(clow, chigh * (chigh / clow) ** .9)
-    cx.set_xticks([t for t in (.01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 20) if clow <= t <= chigh])
-    cx.set_title("CPU time per operation, both ends (left is better)", fontsize=10, loc="left")
-    fig.legend(loc="upper right", ncol=2, fontsize=8.5, frameon=False, bbox_to_anchor=(.9, 1))
+        color = GREY if cpu[i] <= 1 else RED
+        cx.barh(i, cpu[i] - 1, left=1, height=.56, color=color, zorder=2)
+        label(cx, max(cpu[i], 1), i, f"{cpu[i]:.2f}x", f"{num(b[4])} → {num(b[5])} {b[6]}", color)
+    cx.set_xlim(clow, max(chigh, 1.2) * (chigh / clow) ** 1.15)
+    cx.set_xticks([t for t in TICKS if clow <= t <= chigh])
+    cx.set_title("CPU time per operation, both ends (left is better)", fontsize=10, loc="left",
+                 color=INK)
+    for a in (ax, cx):
+        a.axvline(1, color=GREY, lw=1.2, zorder=1)
+        a.xaxis.set_major_locator(FixedLocator(a.get_xticks()))
+        a.xaxis.set_minor_locator(NullLocator())
+        a.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}x"))
+        a.grid(axis="x", color="#e6e8eb", zorder=0)
+        for side in ("top", "right", "left"):
+            a.spines[side].set_visible(False)
+        a.tick_params(axis="y", length=0)
     what = "plain TCP beside plain TCP (noise)" if info["null"] else "xrdma beside plain TCP"
-    fig.suptitle(f"{what}: unmodified programs, one host, loopback", x=.125, ha="left",
-                 fontsize=12, fontweight="bold")
-    fig.text(.125, .012, f"{info['cpu']}, {info['cores']} cores, Linux {info['kernel']}; medians of "
-             f"{info['rounds']} interleaved rounds", fontsize=8, color="#555555")
-    fig.savefig(path, dpi=130, bbox_inches="tight")
+    fig.text(.012, 1 - .32 / height, f"{what}: unmodified programs, one host, loopback", ha="left",
+             fontsize=13, fontweight="bold", color=INK)
+    keys = [Line2D([], [], color=INK, lw=2.4, label="floor"),
+            Line2D([], [], color=INK, lw=1.2, label="smallest to largest round"),
+            Patch(color=GREEN, label="floor met"), Patch(color=RED, label="floor missed"),
+            Patch(color=BLUE, label="no floor")]
+    fig.legend(handles=keys, loc="lower right", ncol=5, fontsize=8.5, frameon=False,
+               bbox_to_anchor=(.99, .02 / height))
+    fig.text(.012, .13 / height, f"{info['cpu']}, {info['cores']} cores, Linux {info['kernel']}; "
+             f"medians of {info['rounds']} interleaved rounds", fontsize=8.5, color="#555555")
+    fig.savefig(path, dpi=120)
     plt.close(fig)
     return True

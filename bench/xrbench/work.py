@@ -224,8 +224,12 @@ http {{
 class Nginx(Work):
     """nginx serving one page of 1 KiB; curl checks its sha256 first."""
     unit, tool, clients, user = "k/s", "wrk", 50, "www-data"
-    programs = ("nginx", "wrk", "ab", "curl")
+    programs = ("nginx", "curl")
     PAGE = b"".join(hashlib.sha256(bytes([i])).digest() for i in range(32))
+
+    def start(self, setup):
+        proc.need(self.tool)
+        super().start(setup)
 
     def serve(self, setup, c):
         d, port = proc.private_dir(), proc.free_port()
@@ -292,16 +296,16 @@ def faster(ratio, who="xrdma", against="plain"):
 
 def catalogue():
     """Every row, in the order of the report."""
-    msg = {"cpu_unit": "us/message"}
+    trip = {"cpu_unit": "us/round trip"}
     return [
         PingPong("rtt", "64 B ping-pong, one core each", contenders=(PLAIN, XRDMA, SPIN), lower=True,
-                 floors=(faster(40), faster(5, against="plain-spin")), **msg),
+                 floors=(faster(40), faster(5, against="plain-spin")), **trip),
         PingPong("rtt-one-core", "64 B ping-pong, both on one core", one_core=True, lower=True,
-                 floors=(faster(1),), **msg),
+                 floors=(faster(1),), **trip),
         PingPong("stream", "64 KiB sends, one flow", mode="stream", unit="GB/s", key="gbytes_per_s",
                  cpu_unit="ms/GB", cpu_scale=1e3, floors=(faster(2.5),)),
         PingPong("rate", "64 B sends, one way", mode="rate", unit="M/s", key="messages_per_s",
-                 floors=(faster(10),), **msg),
+                 floors=(faster(10),), cpu_unit="us/message"),
         Redis("redis-1", "redis GET, 1 client", floors=(faster(5),)),
         Redis("redis-50", "redis GET, 50 clients", clients=50, floors=(faster(1.8),)),
         Redis("redis-50-p16", "redis GET, 50 clients, -P 16", clients=50, pipeline=16,
