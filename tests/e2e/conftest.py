@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, os.path.dirname(__file__))
 
 import harness  # noqa: E402
+import shell  # noqa: E402
 
 
 def pytest_addoption(parser):
@@ -38,3 +39,15 @@ def env(mode):
         yield e
     finally:
         e.close()
+
+
+@pytest.fixture
+def pair(env):
+    """Two programs with one fresh connection."""
+    return shell.Pair(env)
+
+
+@pytest.fixture
+def live(pair):
+    """Two programs with one connection that has been used, and is on shm when both have the shim."""
+    return pair.upgrade()

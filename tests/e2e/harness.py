@@ -139,7 +139,7 @@ class Env:
 
     def __init__(self, mode):
         self.mode = mode
-        self.procs = []
+        self.procs, self.closers = [], []
         self.stats = tempfile.mkdtemp(prefix="xrdma-test-", dir="/dev/shm")
         self.env = {**EAGER, "XRDMA_STATS_DIR": self.stats}
 
@@ -158,6 +158,8 @@ class Env:
         return flows_of({**os.environ, **self.env}, pid)
 
     def close(self):
+        for f in self.closers:
+            f()
         for p in self.procs:
             p.stop()
         shutil.rmtree(self.stats, ignore_errors=True)

@@ -10,6 +10,7 @@
  * Each end shuts its direction down after its last byte and reads until the peer's end of stream.
  */
 #define _GNU_SOURCE
+#include "pattern.h"
 #include "xrt.h"
 
 #include <arpa/inet.h>
@@ -122,7 +123,7 @@ int conn_tx(struct conn *c)
 	if (c->o->hold && !c->held && c->tx_off + c->rx_off >= c->o->hold)
 		hold(c);
 	len = segment(c->o, &c->rng_tx, c->tx_room);
-	xrt_fill(c->tx_key, c->tx_off, c->txbuf, len);
+	pattern_fill(c->tx_key, c->tx_off, c->txbuf, len);
 	n = c->o->io->tx(c, c->txbuf, len);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return errno == EINTR;
@@ -154,7 +155,7 @@ static void mismatch(struct conn *c, const uint8_t *got, size_t n)
 		return;
 	}
 	for (uint64_t o = from; o < from + (16 << 20); o++) {
-		xrt_fill(c->rx_key, o, probe, sizeof(probe));
+		pattern_fill(c->rx_key, o, probe, sizeof(probe));
 		if (!memcmp(probe, got + at, sizeof(probe))) {
 			fprintf(stderr, ": these bytes belong at %lu\n", o);
 			return;
@@ -187,7 +188,7 @@ int conn_rx(struct conn *c)
 		conn_fail(c, "surplus", EBADMSG, c->rx_off);
 		return -1;
 	}
-	xrt_fill(c->rx_key, c->rx_off, c->want, n);
+	pattern_fill(c->rx_key, c->rx_off, c->want, n);
 	if (memcmp(c->want, c->rxbuf, n)) {
 		mismatch(c, c->rxbuf, n);
 		return -1;
@@ -206,8 +207,8 @@ int conn_rx(struct conn *c)
 static void conn_init(struct conn *c, const struct opts *o, int id)
 {
 	*c = (struct conn){ .o = o, .id = id, .fd = -1 };
-	c->tx_key = xrt_mix(o->seed * 4 + o->client) + id;
-	c->rx_key = xrt_mix(o->seed * 4 + !o->client) + id;
+	c->tx_key = pattern_mix(o->seed * 4 + o->client) + id;
+	c->rx_key = pattern_mix(o->seed * 4 + !o->client) + id;
 	c->rng_tx = c->tx_key ^ 0x55;
 	c->rng_rx = c->rx_key ^ 0xaaaa;
 	c->tx_total = o->client ? o->c2s : o->s2c;
@@ -331,8 +332,8 @@ static int report(const struct opts *o, struct conn *c, double t)
 	for (int i = 0; i < o->conns; i++) {
 		tx += c[i].tx_off;
 		rx += c[i].rx_off;
-		txs ^= xrt_mix(c[i].tx_sum + c[i].id);
-		rxs ^= xrt_mix(c[i].rx_sum + c[i].id);
+		txs ^= pattern_mix(c[i].tx_sum + c[i].id);
+		rxs ^= pattern_mix(c[i].rx_sum + c[i].id);
 		if (c[i].bad_op && !bad++)
 			printf("{\"role\": \"%s\", \"seed\": %lu, \"conn\": %d, \"op\": \"%s\", \"errno\": %d, "
 			       "\"error\": \"%s\", \"off\": %lu, \"tx\": %lu, \"rx\": %lu, \"us\": %.0f}\n",

@@ -63,9 +63,7 @@ const struct io *io_find(const char *name);
 void io_list(FILE *f);
 int io_open(struct conn *c);
 void io_close(struct conn *c);
-uint64_t xrt_mix(uint64_t x);
 uint64_t xrt_rand(uint64_t *state);
-void xrt_fill(uint64_t key, uint64_t off, uint8_t *buf, size_t len);
 
 /* xrt_wait.c */
 int wait_find(const char *name);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* How bytes are moved: one pair of functions per family of calls. */
 #define _GNU_SOURCE
+#include "pattern.h"
 #include "xrt.h"
 
 #include <errno.h>
@@ -22,32 +23,10 @@ ssize_t __recvfrom_chk(int fd, void *buf, size_t n, size_t buflen, int flags, st
 		       socklen_t *fromlen);
 ssize_t __read_chk(int fd, void *buf, size_t n, size_t buflen);
 
-uint64_t xrt_mix(uint64_t x)
-{
-	x ^= x >> 33;
-	x *= 0xff51afd7ed558ccdULL;
-	x ^= x >> 33;
-	x *= 0xc4ceb9fe1a85ec53ULL;
-	return x ^ x >> 33;
-}
-
 uint64_t xrt_rand(uint64_t *state)
 {
 	*state += 0x9e3779b97f4a7c15ULL;
-	return xrt_mix(*state);
-}
-
-void xrt_fill(uint64_t key, uint64_t off, uint8_t *buf, size_t len)
-{
-	while (len) {
-		uint64_t word = xrt_mix(key + (off / 8) * 0x9e3779b97f4a7c15ULL);
-		size_t skip = off % 8, n = 8 - skip < len ? 8 - skip : len;
-
-		memcpy(buf, (uint8_t *)&word + skip, n);
-		buf += n;
-		off += n;
-		len -= n;
-	}
+	return pattern_mix(*state);
 }
 
 /* Cut a buffer into NVEC pieces of uneven size; pieces may be empty, as programs' often are. */
