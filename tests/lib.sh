@@ -54,6 +54,12 @@ retry() {
 	return 1
 }
 
+# drop_policy: allow again what install_packages forbade
+drop_policy() {
+	[ -z "${policy_rc:-}" ] || rm -f "$policy_rc"
+	policy_rc=''
+}
+
 # install_packages required|wanted PACKAGE...: wanted ones may stay missing
 install_packages() {
 	local kind=$1 want
@@ -71,10 +77,15 @@ install_packages() {
 			retry apt-get -qq update || say "apt-get update failed; trying with the lists at hand"
 			apt_updated=1
 		fi
-		# RUNLEVEL=1: installing redis or nginx must not start it.
+		# Installing redis or nginx must not start it: for so long, the policy is "no".
+		if [ ! -e /usr/sbin/policy-rc.d ]; then
+			policy_rc=/usr/sbin/policy-rc.d
+			printf '#!/bin/sh\nexit 101\n' >$policy_rc && chmod 755 $policy_rc
+		fi
 		# shellcheck disable=SC2086
-		RUNLEVEL=1 retry apt-get -qq -y -o Dpkg::Use-Pty=0 --no-install-recommends install $want \
+		retry apt-get -qq -y -o Dpkg::Use-Pty=0 --no-install-recommends install $want \
 			>"$work/apt.log" 2>&1 || tail -n 20 "$work/apt.log"
+		drop_policy
 		want=$(missing "$@" | tr '\n' ' ')
 		[ -n "$want" ] || return 0
 	fi
@@ -82,6 +93,15 @@ install_packages() {
 		die "these packages are needed: $want (as root: apt-get install $want)"
 	fi
 	say "not installed: $want; what needs them is skipped"
+}
+
+# shellcheck disable=SC2317 # called by the trap of make_work
+end_work() {
+	drop_policy
+	if [ -n "${work_is_ours:-}" ]; then
+		chmod -R u+w "$work" # make dist leaves read-only directories when it is interrupted
+		rm -rf "$work"
+	fi
 }
 
 # make_work: $work, a directory that is removed at the end, or $XRDMA_BUILD_DIR, which stays
@@ -92,10 +112,10 @@ make_work() {
 		work=$(cd "$XRDMA_BUILD_DIR" && pwd) || exit 2
 	else
 		work=$(mktemp -d "${TMPDIR:-/tmp}/xrdma-tests.XXXXXX") || exit 2
-		# shellcheck disable=SC2064
-		trap "chmod -R u+w '$work'; rm -rf '$work'" EXIT
-		trap 'exit 130' INT TERM
+		work_is_ours=1
 	fi
+	trap end_work EXIT
+	trap 'exit 130' HUP INT TERM
 	case $work/ in
 	"$top"/*) echo "the build directory must be outside the source tree" >&2; exit 2 ;;
 	esac
