@@ -447,8 +447,8 @@ void xr_stats_flow_free(struct xr_stats_flow *f)
 	xr_stats_ident_begin(f);
 	f->ident.state = XR_STATE_FREE;
 	/*
-	 * In the bracket too, so that a reader never sees them in the slot and in the total:
-	 * it retries, and reads the totals after the slots.
+	 * In the bracket too: a reader that met the slot before looks at the totals again,
+	 * sees that they moved, and starts over.
 	 */
 	fold(XR_STAT_BYTES_TX_TCP, &f->tx.bytes[XR_CARRIER_TCP]);
 	fold(XR_STAT_BYTES_TX_SHM, &f->tx.bytes[XR_CARRIER_SHM]);

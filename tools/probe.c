@@ -6,9 +6,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/inet_diag.h>
-#include <linux/netlink.h>
-#include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stddef.h>
@@ -20,6 +17,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "diag.h"
 #include "target.h"
 
 #ifndef MFD_NOEXEC_SEAL
@@ -86,57 +84,14 @@ int xr_probe_path_fd(void)
 	return err;
 }
 
-/* The inode that inet_diag has for an IPv4 socket with these ends, or -errno. */
-static int64_t diag_inode(const struct sockaddr_in *local, const struct sockaddr_in *peer)
-{
-	struct {
-		struct nlmsghdr nlh;
-		struct inet_diag_req_v2 req;
-	} msg = {
-		.nlh = {.nlmsg_len = sizeof(msg),
-			.nlmsg_type = SOCK_DIAG_BY_FAMILY,
-			.nlmsg_flags = NLM_F_REQUEST},
-		.req = {.sdiag_family = AF_INET, .sdiag_protocol = IPPROTO_TCP, .idiag_states = ~0u},
-	};
-	union {
-		struct nlmsghdr nlh;
-		char buf[4096];
-	} answer;
-	struct inet_diag_msg *found = NLMSG_DATA(&answer.nlh);
-	struct nlmsgerr *error = NLMSG_DATA(&answer.nlh);
-	int fd = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-	ssize_t n;
-	int64_t ret;
-
-	if (fd < 0)
-		return -errno;
-	msg.req.id.idiag_sport = local->sin_port;
-	msg.req.id.idiag_dport = peer->sin_port;
-	msg.req.id.idiag_src[0] = local->sin_addr.s_addr;
-	msg.req.id.idiag_dst[0] = peer->sin_addr.s_addr;
-	msg.req.id.idiag_cookie[0] = msg.req.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-	n = send(fd, &msg, sizeof(msg), 0);
-	if (n >= 0)
-		n = recv(fd, &answer, sizeof(answer), 0);
-	if (n < 0)
-		ret = -errno;
-	else if (n >= (ssize_t)NLMSG_LENGTH(sizeof(*error)) && answer.nlh.nlmsg_type == NLMSG_ERROR)
-		ret = error->error;
-	else if (n >= (ssize_t)NLMSG_LENGTH(sizeof(*found)))
-		ret = found->idiag_inode;
-	else
-		ret = -EPROTO;
-	close(fd);
-	return ret;
-}
-
 int xr_probe_inet_diag(void)
 {
 	struct sockaddr_in sin = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	struct sockaddr_in local, peer;
+	struct xr_stats_addr from, to;
 	socklen_t len = sizeof(sin);
+	struct xr_diag diag;
 	struct stat st;
-	int64_t inode;
 	int err = 0, listener, client;
 
 	listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -148,10 +103,10 @@ int xr_probe_inet_diag(void)
 	    getpeername(client, (struct sockaddr *)&peer, &len) || fstat(client, &st)) {
 		err = -errno;
 	} else {
-		inode = diag_inode(&local, &peer);
-		if (inode < 0)
-			err = (int)inode;
-		else if ((uint64_t)inode != (st.st_ino & 0xffffffff))
+		xr_stats_addr_set(&from, (struct sockaddr *)&local);
+		xr_stats_addr_set(&to, (struct sockaddr *)&peer);
+		err = xr_diag_find(&from, &to, &diag);
+		if (!err && diag.inode != (uint32_t)st.st_ino)
 			err = -ENOENT;
 	}
 	if (listener >= 0)

@@ -2,6 +2,7 @@
 /* xrdma-run(1): starts a program with the preload object in front. */
 #include <argp.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef XR_DIAG_H
+#define XR_DIAG_H
+
+#include <stdint.h>
+
+#include "core/stats.h"
+
+/* What the kernel says of one TCP connection of this network namespace. */
+struct xr_diag {
+	uint32_t inode;
+	uint32_t rqueue, wqueue; /* bytes unread, bytes unacknowledged */
+};
+
+/* One exact look-up by inet_diag: 0, -ENOENT no such connection, or -errno. */
+int xr_diag_find(const struct xr_stats_addr *local, const struct xr_stats_addr *peer,
+		 struct xr_diag *out);
+
+#endif /* XR_DIAG_H */

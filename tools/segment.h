@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef XR_SEGMENT_H
+#define XR_SEGMENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "core/stats.h"
+
+/*
+ * A copy of one process's statistics. The segment it comes from is written by a process
+ * that need not be ours, lives or crashed at any moment, and may be of another version:
+ * every number is checked, and a file that shrinks while it is read is an error, not a
+ * crash. Not thread-safe (a SIGBUS handler is in force during xr_segment_read()).
+ */
+struct xr_segment_flow {
+	struct xr_stats_ident id;
+	struct {
+		uint64_t bytes[XR_CARRIER_COUNT], msgs, queue, window, rnr;
+		uint32_t slots, credits;
+	} tx, rx;
+	uint64_t turns, attempts, upgrades, retreats;
+};
+
+enum xr_segment_life {
+	XR_SEGMENT_LIVE,
+	XR_SEGMENT_DEAD,    /* its process is gone */
+	XR_SEGMENT_FOREIGN, /* of another PID namespace: nobody here can tell */
+};
+
+struct xr_segment {
+	char program[128]; /* printable ASCII */
+	char version[32];
+	pid_t pid;
+	uid_t uid; /* owner of the file */
+	enum xr_segment_life life;
+	bool helper_thread;
+	uint64_t opened_ns;
+	uint64_t counter[XR_STAT_COUNT];   /* totals, with those of open flows */
+	uint64_t reason[XR_REASON_COUNT];
+	uint32_t n_flows;
+	struct xr_segment_flow *flow; /* malloc'd */
+};
+
+/*
+ * Reads the file name in the directory dirfd. 0, or -errno with a phrase in *why:
+ * -EPROTONOSUPPORT another version, -EBADMSG not a sound segment, -EAGAIN being made at
+ * this moment, or what open and read gave.
+ */
+int xr_segment_read(int dirfd, const char *name, struct xr_segment *seg, const char **why);
+
+void xr_segment_free(struct xr_segment *seg);
+
+/* "pid.starttime" of a file name: 0 or -EINVAL. */
+int xr_segment_name(const char *name, pid_t *pid, uint64_t *start_time);
+
+/* Is this process, of our PID namespace, gone? */
+bool xr_segment_gone(pid_t pid, uint64_t start_time);
+
+const char *xr_segment_state(const struct xr_segment_flow *f);
+
+/* "shm", "tcp", or "shm/tcp" when the directions differ (sending first). */
+const char *xr_segment_carrier(const struct xr_segment_flow *f);
+
+/* A direction of the flow is on a fabric. */
+bool xr_segment_on_fabric(const struct xr_segment_flow *f);
+
+extern const char *const xr_segment_counter_names[XR_STAT_COUNT];
+
+/* The counter may go down. */
+bool xr_segment_is_gauge(enum xr_stat id);
+
+#endif /* XR_SEGMENT_H */

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef XR_STAT_H
+#define XR_STAT_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "segment.h"
+
+/* What xr-stat was asked for. */
+struct xr_stat_options {
+	bool all, listeners, numeric, process, totals, info, json, prometheus, dead, resolve;
+	double watch; /* seconds; 0 once */
+	pid_t pid;    /* 0 any */
+	const char *program; /* glob or NULL */
+	const char *dir;     /* --dir or NULL */
+	const char *base;    /* directory in force */
+};
+
+struct xr_stat_set {
+	struct xr_segment *seg; /* malloc'd, sorted by pid */
+	size_t n;
+	unsigned int errors; /* segments that were there and could not be read; told on stderr */
+};
+
+/* Reads every segment that may be read, and unlinks those of dead processes of ours. */
+int xr_stat_collect(const struct xr_stat_options *opt, struct xr_stat_set *set);
+void xr_stat_release(struct xr_stat_set *set);
+
+/* A flow that the options ask to be listed. */
+bool xr_stat_wanted(const struct xr_stat_options *opt, const struct xr_segment_flow *f);
+
+void xr_stat_print_table(FILE *out, const struct xr_stat_options *opt, const struct xr_stat_set *set);
+void xr_stat_print_totals(FILE *out, const struct xr_stat_set *set);
+int xr_stat_print_json(FILE *out, const struct xr_stat_set *set);
+void xr_stat_print_prometheus(FILE *out, const struct xr_stat_set *set);
+
+/* "127.0.0.1:http"; brackets round IPv6. The text lives in buf. */
+const char *xr_stat_addr(const struct xr_stats_addr *a, bool numeric, bool resolve, char *buf,
+			 size_t size);
+
+#endif /* XR_STAT_H */

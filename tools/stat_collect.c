@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Finds and reads the statistics of all processes; see stat.h. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/config.h"
+#include "stat.h"
+
+#define PREFIX "xrdma-"
+
+/* A file that is still empty after this long has lost its maker. */
+#define NEWBORN_SECONDS 60
+
+static void complain(const char *dir, const char *name, const char *why)
+{
+	fprintf(stderr, "xr-stat: %s/%s %s\n", dir, name, why);
+}
+
+/* The directory belongs to the user in its name, and nobody else can write there. */
+static int open_user_dir(int base, const char *name, uid_t *uid)
+{
+	struct stat st;
+	char *end;
+	unsigned long owner = strtoul(name + strlen(PREFIX), &end, 10);
+	int fd;
+
+	if (*end || end == name + strlen(PREFIX))
+		return -EINVAL;
+	fd = openat(base, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (fstat(fd, &st) || st.st_uid != owner || (st.st_mode & 022)) {
+		close(fd);
+		return -EACCES;
+	}
+	*uid = st.st_uid;
+	return fd;
+}
+
+static bool selected(const struct xr_stat_options *opt, const struct xr_segment *seg)
+{
+	if (seg->life == XR_SEGMENT_DEAD && !opt->dead)
+		return false;
+	return !opt->program || xr_glob(opt->program, seg->program);
+}
+
+/* Nobody made this into a segment for a minute, and its process is gone. */
+static bool abandoned(int dirfd, const char *name, pid_t pid, uint64_t start)
+{
+	struct stat st;
+
+	return !fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) &&
+	       time(NULL) - st.st_mtime > NEWBORN_SECONDS && xr_segment_gone(pid, start);
+}
+
+static int add(struct xr_stat_set *set, const struct xr_segment *seg)
+{
+	struct xr_segment *more = reallocarray(set->seg, set->n + 1, sizeof(*more));
+
+	if (!more)
+		return -ENOMEM;
+	set->seg = more;
+	set->seg[set->n++] = *seg;
+	return 0;
+}
+
+static int collect_dir(const struct xr_stat_options *opt, const char *dirname, int dirfd, uid_t uid,
+		       struct xr_stat_set *set)
+{
+	struct dirent *de;
+	DIR *dir = fdopendir(dirfd);
+	int err = 0;
+
+	if (!dir) {
+		close(dirfd);
+		return -errno;
+	}
+	while (!err && (de = readdir(dir))) {
+		struct xr_segment seg;
+		const char *why = "";
+		uint64_t start;
+		pid_t pid;
+		int got;
+
+		if (xr_segment_name(de->d_name, &pid, &start) || (opt->pid && opt->pid != pid))
+			continue;
+		got = xr_segment_read(dirfd, de->d_name, &seg, &why);
+		if (got == -ENOENT) /* gone since readdir */
+			continue;
+		if (got == -EAGAIN && !abandoned(dirfd, de->d_name, pid, start))
+			continue;
+		if (got == -EAGAIN) {
+			if (uid == geteuid())
+				unlinkat(dirfd, de->d_name, 0);
+			continue;
+		}
+		if (got) {
+			complain(dirname, de->d_name, why);
+			set->errors++;
+			continue;
+		}
+		/* only what is surely dead, surely ours, and was not asked for */
+		if (seg.life == XR_SEGMENT_DEAD && !opt->dead && uid == geteuid() && seg.pid == pid)
+			unlinkat(dirfd, de->d_name, 0);
+		if (seg.pid != pid) {
+			complain(dirname, de->d_name, "claims another process");
+			set->errors++;
+			xr_segment_free(&seg);
+		} else if (!selected(opt, &seg)) {
+			xr_segment_free(&seg);
+		} else {
+			err = add(set, &seg);
+		}
+	}
+	closedir(dir);
+	return err;
+}
+
+static int by_pid(const void *a, const void *b)
+{
+	const struct xr_segment *x = a, *y = b;
+
+	return x->pid != y->pid ? (x->pid > y->pid) - (x->pid < y->pid)
+				: (x->opened_ns > y->opened_ns) - (x->opened_ns < y->opened_ns);
+}
+
+int xr_stat_collect(const struct xr_stat_options *opt, struct xr_stat_set *set)
+{
+	struct dirent *de;
+	DIR *base;
+	int err = 0;
+
+	memset(set, 0, sizeof(*set));
+	base = opendir(opt->base);
+	if (!base)
+		return -errno;
+	while (!err && (de = readdir(base))) {
+		char name[512];
+		uid_t uid = 0;
+		int fd;
+
+		if (strncmp(de->d_name, PREFIX, strlen(PREFIX)))
+			continue;
+		fd = open_user_dir(dirfd(base), de->d_name, &uid);
+		if (fd < 0)
+			continue; /* not a directory of ours, or not ours to read */
+		snprintf(name, sizeof(name), "%s/%s", opt->base, de->d_name);
+		err = collect_dir(opt, name, fd, uid, set);
+		/* the last file may just have gone */
+		if (uid == geteuid())
+			unlinkat(dirfd(base), de->d_name, AT_REMOVEDIR);
+	}
+	closedir(base);
+	if (set->n)
+		qsort(set->seg, set->n, sizeof(*set->seg), by_pid);
+	return err;
+}
+
+void xr_stat_release(struct xr_stat_set *set)
+{
+	for (size_t i = 0; i < set->n; i++)
+		xr_segment_free(&set->seg[i]);
+	free(set->seg);
+	memset(set, 0, sizeof(*set));
+}
+
+bool xr_stat_wanted(const struct xr_stat_options *opt, const struct xr_segment_flow *f)
+{
+	if (f->id.state == XR_STATE_LISTEN)
+		return opt->listeners || opt->all;
+	if (opt->listeners && !opt->all)
+		return false;
+	return opt->all || xr_segment_on_fabric(f) || f->id.state == XR_STATE_RETREATING;
+}

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The tables of xr-stat, in the manner of ss(8). */
+#include <arpa/inet.h>
+#include <inttypes.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/reason.h"
+#include "diag.h"
+#include "stat.h"
+
+#define COLUMNS 10
+#define CELL	320
+
+/* Numeric columns are aligned to the right, addresses at their colon as ss has it. */
+static const char *const titles[COLUMNS] = {"State", "Recv-Q", "Send-Q", "Local:Port", "Peer:Port",
+					    "Carrier", "Reason", "Win", "Slots", "Process"};
+static const bool right[COLUMNS] = {[1] = true, [2] = true, [7] = true, [8] = true};
+
+struct row {
+	char *cell[COLUMNS];
+	char *info; /* the second line, or NULL */
+};
+
+static void fill_sockaddr(const struct xr_stats_addr *a, struct sockaddr_storage *ss, socklen_t *len)
+{
+	struct sockaddr_in *in = (struct sockaddr_in *)ss;
+	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)ss;
+
+	memset(ss, 0, sizeof(*ss));
+	if (a->family == AF_INET) {
+		in->sin_family = AF_INET;
+		in->sin_port = htons(a->port);
+		memcpy(&in->sin_addr, a->addr, 4);
+		*len = sizeof(*in);
+	} else {
+		in6->sin6_family = AF_INET6;
+		in6->sin6_port = htons(a->port);
+		memcpy(&in6->sin6_addr, a->addr, 16);
+		*len = sizeof(*in6);
+	}
+}
+
+const char *xr_stat_addr(const struct xr_stats_addr *a, bool numeric, bool resolve, char *buf,
+			 size_t size)
+{
+	struct sockaddr_storage ss;
+	char host[NI_MAXHOST], port[NI_MAXSERV] = "*";
+	socklen_t len;
+	bool v6;
+
+	if (a->family != AF_INET && a->family != AF_INET6)
+		return "*:*";
+	fill_sockaddr(a, &ss, &len);
+	if (getnameinfo((struct sockaddr *)&ss, len, host, sizeof(host), port, sizeof(port),
+			(resolve ? 0 : NI_NUMERICHOST) | (numeric || !a->port ? NI_NUMERICSERV : 0)))
+		return "?:?";
+	v6 = strchr(host, ':');
+	snprintf(buf, size, "%s%s%s:%s", v6 ? "[" : "", host, v6 ? "]" : "", a->port ? port : "*");
+	return buf;
+}
+
+static void set(struct row *r, int column, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+static void set(struct row *r, int column, const char *fmt, ...)
+{
+	va_list ap;
+	char text[CELL];
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	r->cell[column] = strdup(text);
+}
+
+/* 4194304 as 4M; only what divides evenly. */
+static const char *human(uint64_t v, char *buf, size_t size)
+{
+	static const char units[] = "\0KMGT";
+	int i = 0;
+
+	for (; v && v % 1024 == 0 && i < 4; i++)
+		v /= 1024;
+	snprintf(buf, size, "%" PRIu64 "%.1s", v, &units[i]);
+	return buf;
+}
+
+static double seconds_since(uint64_t ns)
+{
+	struct timespec ts;
+	uint64_t now;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	now = (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+	return now > ns ? (double)(now - ns) / 1e9 : 0;
+}
+
+static char *info_line(const struct xr_segment_flow *f)
+{
+	static const char *const roles[] = {"", " role:client", " role:server"};
+	char *text = NULL;
+	size_t size;
+	FILE *m = open_memstream(&text, &size);
+
+	if (!m)
+		return NULL;
+	fprintf(m, "\t ino:%" PRIu64 "%s", f->id.inode, f->id.role < 3 ? roles[f->id.role] : "");
+	if (f->id.peer_pid)
+		fprintf(m, " peer_pid:%u", f->id.peer_pid);
+	fprintf(m, " age:%.1fs", seconds_since(f->id.opened_ns));
+	if (f->id.upgraded_ns)
+		fprintf(m, " upgraded:%.1fs", seconds_since(f->id.upgraded_ns));
+	fprintf(m, " turns:%" PRIu64 " attempts:%" PRIu64 " upgrades:%" PRIu64 " retreats:%" PRIu64,
+		f->turns, f->attempts, f->upgrades, f->retreats);
+	if (f->id.last_reason)
+		fprintf(m, " last_reason:%s", xr_reason_name(f->id.last_reason));
+	fprintf(m,
+		" bytes_tcp:%" PRIu64 "/%" PRIu64 " bytes_shm:%" PRIu64 "/%" PRIu64
+		" bytes_rdma:%" PRIu64 "/%" PRIu64 " msgs:%" PRIu64 "/%" PRIu64,
+		f->tx.bytes[0], f->rx.bytes[0], f->tx.bytes[1], f->rx.bytes[1], f->tx.bytes[2],
+		f->rx.bytes[2], f->tx.msgs, f->rx.msgs);
+	fprintf(m,
+		" window:%" PRIu64 "/%" PRIu64 " slots:%u/%u credits:%u/%u rnr:%" PRIu64 "/%" PRIu64,
+		f->tx.window, f->rx.window, f->tx.slots, f->rx.slots, f->tx.credits, f->rx.credits,
+		f->tx.rnr, f->rx.rnr);
+	if (fclose(m)) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
+static void make_row(struct row *r, const struct xr_stat_options *opt, const struct xr_segment *seg,
+		     const struct xr_segment_flow *f)
+{
+	bool fabric = xr_segment_on_fabric(f);
+	uint64_t rq = f->rx.queue, sq = f->tx.queue;
+	char buf[CELL];
+	struct xr_diag d;
+
+	/* TCP's own queues are the kernel's to know; shown if it is still the same socket */
+	if (!fabric && f->id.inode && !xr_diag_find(&f->id.local, &f->id.peer, &d) &&
+	    d.inode == (uint32_t)f->id.inode) {
+		rq = d.rqueue;
+		sq = d.wqueue;
+	}
+	set(r, 0, "%s", xr_segment_state(f));
+	set(r, 1, "%" PRIu64, rq);
+	set(r, 2, "%" PRIu64, sq);
+	set(r, 3, "%s", xr_stat_addr(&f->id.local, opt->numeric, opt->resolve, buf, sizeof(buf)));
+	set(r, 4, "%s", xr_stat_addr(&f->id.peer, opt->numeric, opt->resolve, buf, sizeof(buf)));
+	set(r, 5, "%s", xr_segment_carrier(f));
+	set(r, 6, "%s", f->id.reason ? xr_reason_name(f->id.reason) : "-");
+	if (fabric) {
+		set(r, 7, "%s", human(f->tx.window, buf, sizeof(buf)));
+		set(r, 8, "%u/%u", f->tx.credits, f->tx.slots);
+	} else {
+		set(r, 7, "-");
+		set(r, 8, "-");
+	}
+	if (opt->process)
+		set(r, 9, "%s[%d] fd=%d%s", seg->program, (int)seg->pid, f->id.fd,
+		    seg->life == XR_SEGMENT_DEAD ? " (dead)" : "");
+	if (opt->info)
+		r->info = info_line(f);
+}
+
+static void print_rows(FILE *out, const struct row *rows, size_t n, int columns)
+{
+	size_t width[COLUMNS];
+
+	for (int c = 0; c < columns; c++) {
+		width[c] = strlen(titles[c]);
+		for (size_t i = 0; i < n; i++)
+			if (rows[i].cell[c] && strlen(rows[i].cell[c]) > width[c])
+				width[c] = strlen(rows[i].cell[c]);
+	}
+	for (size_t i = 0; i <= n; i++) {
+		for (int c = 0; c < columns; c++) {
+			const char *text = i ? rows[i - 1].cell[c] : titles[c];
+			int w = c + 1 == columns && !right[c] ? 0 : (int)width[c];
+
+			fprintf(out, "%s%*s", c ? "  " : "", right[c] ? w : -w, text ? text : "");
+		}
+		putc('\n', out);
+		if (i && rows[i - 1].info)
+			fprintf(out, "%s\n", rows[i - 1].info);
+	}
+}
+
+/* "6 connections on TCP: peer-not-xrdma 4, young 2" */
+static void print_summary(FILE *out, const struct xr_stat_set *set)
+{
+	unsigned int by_reason[XR_REASON_COUNT + 1] = {0}, on_tcp = 0;
+	const char *sep = ": ";
+
+	for (size_t s = 0; s < set->n; s++) {
+		for (uint32_t i = 0; i < set->seg[s].n_flows; i++) {
+			const struct xr_segment_flow *f = &set->seg[s].flow[i];
+			unsigned int reason = f->id.reason;
+
+			if (f->id.state == XR_STATE_LISTEN || xr_segment_on_fabric(f) ||
+			    f->id.state == XR_STATE_RETREATING)
+				continue;
+			by_reason[reason < XR_REASON_COUNT ? reason : XR_REASON_COUNT]++;
+			on_tcp++;
+		}
+	}
+	if (!on_tcp)
+		return;
+	fprintf(out, "%u more on TCP", on_tcp);
+	for (unsigned int i = 0; i <= XR_REASON_COUNT; i++) {
+		if (by_reason[i]) {
+			fprintf(out, "%s%s %u", sep, i ? xr_reason_name(i) : "upgrading",
+				by_reason[i]);
+			sep = ", ";
+		}
+	}
+	fputs("; -a lists them\n", out);
+}
+
+void xr_stat_print_table(FILE *out, const struct xr_stat_options *opt, const struct xr_stat_set *set)
+{
+	size_t n = 0, room = 0;
+	struct row *rows;
+
+	for (size_t s = 0; s < set->n; s++)
+		room += set->seg[s].n_flows;
+	rows = calloc(room ? room : 1, sizeof(*rows));
+	if (!rows)
+		return;
+	for (size_t s = 0; s < set->n; s++)
+		for (uint32_t i = 0; i < set->seg[s].n_flows; i++)
+			if (xr_stat_wanted(opt, &set->seg[s].flow[i]))
+				make_row(&rows[n++], opt, &set->seg[s], &set->seg[s].flow[i]);
+	print_rows(out, rows, n, opt->process ? COLUMNS : COLUMNS - 1);
+	if (!opt->all && !opt->listeners)
+		print_summary(out, set);
+	for (size_t i = 0; i < n; i++) {
+		for (int c = 0; c < COLUMNS; c++)
+			free(rows[i].cell[c]);
+		free(rows[i].info);
+	}
+	free(rows);
+}
+
+void xr_stat_print_totals(FILE *out, const struct xr_stat_set *set)
+{
+	for (size_t s = 0; s < set->n; s++) {
+		const struct xr_segment *seg = &set->seg[s];
+
+		fprintf(out, "%s%s[%d]  uid %u  xrdma %s%s%s\n", s ? "\n" : "", seg->program,
+			(int)seg->pid, (unsigned int)seg->uid, seg->version,
+			seg->helper_thread ? "  helper thread" : "",
+			seg->life == XR_SEGMENT_DEAD ? "  dead" : "");
+		for (int i = 0; i < XR_STAT_COUNT; i++)
+			if (seg->counter[i])
+				fprintf(out, "  %-24s %" PRIu64 "\n", xr_segment_counter_names[i],
+					seg->counter[i]);
+		for (unsigned int i = 0; i < XR_REASON_COUNT; i++)
+			if (i && seg->reason[i])
+				fprintf(out, "  reason %-17s %" PRIu64 "\n", xr_reason_name(i),
+					seg->reason[i]);
+	}
+}

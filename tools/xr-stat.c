@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* xr-stat(1): the connections of programs under xrdma, as ss(8) would show them. */
+#include <argp.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/config.h"
+#include "core/xrdma.h"
+#include "stat.h"
+
+enum {
+	EXIT_SHOWN,
+	EXIT_PARTLY, /* some segment could not be read, or the process asked for is not there */
+	EXIT_TROUBLE,
+};
+
+enum {
+	OPT_PROMETHEUS = 0x1000,
+	OPT_PID,
+	OPT_PROGRAM,
+	OPT_DIR,
+	OPT_DEAD,
+};
+
+static const struct argp_option options[] = {
+	{"all", 'a', 0, 0, "all connections and listeners, also those on TCP", 1},
+	{"listening", 'l', 0, 0, "listening sockets only", 1},
+	{"numeric", 'n', 0, 0, "port numbers, not service names", 1},
+	{"resolve", 'r', 0, 0, "host names, not addresses", 1},
+	{"processes", 'p', 0, 0, "add the process and the descriptor", 1},
+	{"info", 'i', 0, 0, "add a line of counters per connection", 1},
+	{"totals", 't', 0, 0, "totals per process and reason instead of connections", 1},
+	{"watch", 'w', "SECS", 0, "again every SECS seconds", 1},
+	{"json", 'j', 0, 0, "everything as JSON", 2},
+	{"prometheus", OPT_PROMETHEUS, 0, 0, "totals in the Prometheus text format", 2},
+	{"pid", OPT_PID, "PID", 0, "only this process", 3},
+	{"program", OPT_PROGRAM, "GLOB", 0, "only programs of this name", 3},
+	{"dead", OPT_DEAD, 0, 0, "also what crashed processes left, without removing it", 3},
+	{"dir", OPT_DIR, "DIR", 0, "the stats_dir of the programs to look at", 3},
+	{0},
+};
+
+static const char doc[] =
+	"Show the TCP connections of programs under xrdma, what carries them, and why those on "
+	"TCP are there. Without options: the connections on a fabric, and a count of the others."
+	"\vExit status: 0 all shown, 1 something could not be read or --pid names no such process, "
+	"2 trouble.";
+
+static double seconds(const char *arg, struct argp_state *state)
+{
+	char *end;
+	double v = strtod(arg, &end);
+
+	if (end == arg || *end || !(v >= 0.05 && v <= 86400))
+		argp_error(state, "'%s' is not a number of seconds from 0.05 to 86400", arg);
+	return v;
+}
+
+static pid_t pid_number(const char *arg, struct argp_state *state)
+{
+	char *end;
+	long v = strtol(arg, &end, 10);
+
+	if (end == arg || *end || v <= 0 || v > 1 << 30)
+		argp_error(state, "'%s' is not a process id", arg);
+	return (pid_t)v;
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct xr_stat_options *opt = state->input;
+
+	switch (key) {
+	case 'a':
+		opt->all = true;
+		return 0;
+	case 'l':
+		opt->listeners = true;
+		return 0;
+	case 'n':
+		opt->numeric = true;
+		return 0;
+	case 'r':
+		opt->resolve = true;
+		return 0;
+	case 'p':
+		opt->process = true;
+		return 0;
+	case 'i':
+		opt->info = true;
+		return 0;
+	case 't':
+		opt->totals = true;
+		return 0;
+	case 'w':
+		opt->watch = seconds(arg, state);
+		return 0;
+	case 'j':
+		opt->json = true;
+		return 0;
+	case OPT_PROMETHEUS:
+		opt->prometheus = true;
+		return 0;
+	case OPT_PID:
+		opt->pid = pid_number(arg, state);
+		return 0;
+	case OPT_PROGRAM:
+		opt->program = arg;
+		return 0;
+	case OPT_DIR:
+		opt->dir = arg;
+		return 0;
+	case OPT_DEAD:
+		opt->dead = true;
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static void print_version(FILE *f, struct argp_state *state)
+{
+	(void)state;
+	fprintf(f, "xr-stat (xrdma) %s\n", xrdma_version());
+}
+
+static int print(FILE *out, const struct xr_stat_options *opt, const struct xr_stat_set *set)
+{
+	if (opt->json)
+		return xr_stat_print_json(out, set);
+	if (opt->prometheus)
+		xr_stat_print_prometheus(out, set);
+	else if (opt->totals)
+		xr_stat_print_totals(out, set);
+	else
+		xr_stat_print_table(out, opt, set);
+	return 0;
+}
+
+/* A screenful: no line wraps, none scrolls away. */
+static void show_screen(const char *text)
+{
+	struct winsize ws = {0};
+	int rows, columns;
+
+	ioctl(STDOUT_FILENO, TIOCGWINSZ, &ws);
+	rows = ws.ws_row ? ws.ws_row : 24;
+	columns = ws.ws_col ? ws.ws_col : 80;
+	fputs("\033[H\033[J", stdout);
+	for (int row = 1; row < rows && *text; row++) {
+		int len = (int)strcspn(text, "\n");
+
+		printf("%.*s\n", len < columns ? len : columns, text);
+		text += len + (text[len] == '\n');
+	}
+}
+
+static int once(const struct xr_stat_options *opt, bool screen)
+{
+	struct xr_stat_set set;
+	char *text = NULL;
+	size_t size;
+	FILE *out = screen ? open_memstream(&text, &size) : stdout;
+	int err = out ? xr_stat_collect(opt, &set) : -ENOMEM, status = EXIT_SHOWN;
+
+	if (err) {
+		fprintf(stderr, "xr-stat: %s: %s\n", opt->base, strerror(-err));
+		return EXIT_TROUBLE;
+	}
+	if (print(out, opt, &set))
+		status = EXIT_TROUBLE;
+	else if (set.errors)
+		status = EXIT_PARTLY;
+	if (opt->pid && !set.n && !set.errors) {
+		fprintf(stderr, "xr-stat: no process %d under xrdma in %s\n", (int)opt->pid,
+			opt->base);
+		status = EXIT_PARTLY;
+	}
+	xr_stat_release(&set);
+	if (screen && !fclose(out)) {
+		show_screen(text);
+		free(text);
+	}
+	if (fflush(stdout) || ferror(stdout)) {
+		fprintf(stderr, "xr-stat: standard output: %s\n", strerror(errno));
+		status = EXIT_TROUBLE;
+	}
+	return status;
+}
+
+static void no_warning(void *arg, const char *where, unsigned int line, const char *msg)
+{
+	(void)arg, (void)where, (void)line, (void)msg;
+}
+
+int main(int argc, char **argv)
+{
+	static struct xr_config cfg;
+	struct xr_stat_options opt = {0};
+	const struct argp argp = {.options = options, .parser = parse, .doc = doc};
+	struct timespec pause;
+	bool screen;
+	int status;
+
+	argp_err_exit_status = EXIT_TROUBLE;
+	argp_program_version_hook = print_version;
+	argp_parse(&argp, argc, argv, 0, NULL, &opt);
+	xr_config_load(&cfg, NULL, environ, no_warning, NULL);
+	opt.base = opt.dir ? opt.dir : cfg.stats_dir;
+	screen = opt.watch > 0 && !opt.json && !opt.prometheus && isatty(STDOUT_FILENO);
+	pause.tv_sec = (time_t)opt.watch;
+	pause.tv_nsec = (long)((opt.watch - (double)pause.tv_sec) * 1e9);
+	for (;;) {
+		status = once(&opt, screen);
+		if (!(opt.watch > 0) || status == EXIT_TROUBLE)
+			return status;
+		nanosleep(&pause, NULL);
+		if (!screen && !opt.json)
+			putchar('\n');
+	}
+}
