@@ -69,7 +69,9 @@ struct xr_flow {
 	/* accounting while XR_PATH_COUNT; relaxed adds */
 	_Atomic uint64_t tcp_tx, tcp_rx;
 	_Atomic uint32_t k_tx, k_rx;	/* threads inside kernel writes / reads, sleeps included */
-	uint32_t turns, last_dir, upgrade_at;
+	uint32_t turns, last_dir;	/* changes of direction; racy by design, a hint */
+	uint32_t need_turns;		/* the upgrade takes its next step at ... */
+	uint64_t need_bytes;		/* ... or at so many bytes both ways */
 	struct xr_upgrade *up;		/* owner process only, under tx_lock */
 
 	/* options the fabric must honour itself; the kernel socket has them too */
@@ -82,15 +84,16 @@ struct xr_flow {
 	uint64_t drain_left;		/* bytes still to come over TCP before the ring */
 	uint32_t rx_end;		/* END taken: 1, with XR_END_CLOSE: 3 */
 	uint32_t rx_shut;		/* the program did SHUT_RD */
-	uint32_t rx_dead;		/* the kernel socket reported the end of the peer */
-	uint32_t rx_spin;		/* adaptive budget, in units of polling rounds */
-	uint64_t rx_tcp_after;		/* bytes read from TCP since the freeze */
+	uint32_t rx_dead;		/* POLLRDHUP, POLLHUP, POLLERR that the kernel socket showed */
+	uint32_t rx_reset_given;	/* the program was told of the peer's death */
+	uint32_t rx_spin;		/* budget of busy waiting, owned by xr_spin */
+	uint64_t rx_checked;		/* cycle count of the last look at the kernel socket */
 	struct xr_shm_rx rx;
 
 	/* send direction: tx_lock */
 	struct xr_lock tx_lock __attribute__((aligned(XR_PAIRLINE)));
 	uint32_t tx_state;
-	uint32_t tx_shut;		/* the program did SHUT_WR: END published or FIN due */
+	uint32_t tx_shut;		/* the program did SHUT_WR: END is published */
 	uint32_t tx_kfin;		/* kernel shutdown(SHUT_WR) done */
 	uint64_t tx_checked;		/* cycle count of the last look at the kernel socket */
 	struct xr_shm_tx tx;
@@ -99,12 +102,11 @@ struct xr_flow {
 	struct xr_shm_link *link __attribute__((aligned(XR_CACHELINE)));
 	uint64_t dir_off;		/* own direction block in the own arena */
 	uint32_t peer_cookie;		/* what the peer calls its end of the flow */
-	uint32_t peer_gone_gen;
+	uint32_t peer_dir_gen;		/* generation of the peer's direction block when attached */
 	struct xr_stats_flow *st;
 	struct xr_shm_meta *meta;	/* slots' worth, family memory */
 	struct xr_flow_priv *priv;	/* this process's side of it, same address after fork */
-	uint32_t fabric_tries;
-	uint32_t next_free;		/* slab free list, owner process */
+	uint32_t next_free;		/* slab free list or limbo, owner process */
 };
 
 /* Private to each process (copied on fork). */
@@ -171,8 +173,17 @@ int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait
 
 /* ---- readiness ----------------------------------------------------------- */
 
-/* Level-triggered poll(2) mask of a flow with XR_PATH_FABRIC: POLLIN|OUT|RDHUP|HUP|ERR. */
+/*
+ * Level-triggered poll(2) mask of a flow with XR_PATH_FABRIC: POLLIN|OUT|RDHUP|HUP|ERR.
+ * UINT32_MAX: the flow went back to the kernel, ask that.
+ */
 uint32_t xr_flow_poll(struct xr_flow *f, int fd);
+
+/*
+ * To be called when the kernel reported events on the socket of a fabric flow, before
+ * xr_flow_poll: the next look asks the kernel what they mean.
+ */
+void xr_flow_kernel_event(struct xr_flow *f, uint32_t revents);
 
 /*
  * Cheap look (no lock, no system call): might xr_flow_poll report something of mask
@@ -199,6 +210,54 @@ int xr_lock(struct xr_lock *l);
 int xr_trylock(struct xr_lock *l);	/* 0 or -EBUSY */
 void xr_unlock(struct xr_lock *l);
 
+/* ---- between flow*.c and upgrade.c ----------------------------------------- */
+
+struct xr_flow_slab {
+	struct xr_flow *flow;		/* family memory */
+	struct xr_flow_priv *priv;	/* private memory */
+	struct xr_shm_meta *meta;	/* family memory */
+	uint32_t max, slots;		/* flows; ring slots of each */
+	uint32_t fresh, free;		/* never used from here on; head of the free list */
+	uint32_t limbo;			/* closed here, the peer may still read */
+	uint32_t live;
+	_Atomic uint32_t lock;
+	int pid;
+};
+extern struct xr_flow_slab xr_slab;
+
+/* The links of this process. */
+struct xr_shm_link *xr_links_find(const uint8_t uuid[16]);
+void xr_links_add(struct xr_shm_link *l);
+void xr_link_ref(struct xr_shm_link *l);
+/* Lets go; the last one out of a link unmaps it. */
+void xr_link_unref(struct xr_shm_link *l);
+extern uint8_t xr_uuid[16];		/* of this process; fresh after fork */
+
+/* Raw non-blocking socket calls: bytes or -errno. */
+ssize_t xr_ksock_recv(int fd, const struct iovec *iov, int cnt, int flags);
+ssize_t xr_ksock_send(int fd, const struct iovec *iov, int cnt, int flags);
+uint32_t xr_ksock_poll(int fd, uint32_t events);
+/* Stream offsets so far, program bytes only; -errno. */
+int xr_ksock_offsets(int fd, uint64_t *written, uint64_t *read);
+
+/* poll(2) bits of one direction, its lock held; UINT32_MAX: it is back on TCP. */
+uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd);
+uint32_t xr_flow_tx_poll(struct xr_flow *f, int fd);
+
+/* With tx_lock held. */
+int xr_flow_tx_push_replay(struct xr_flow *f, int fd);
+void xr_flow_tx_to_tcp(struct xr_flow *f);
+/* After unlocking: tells the peer of new data or of a freeze. */
+void xr_flow_tell(struct xr_flow *f, uint32_t waiter);
+/* The peer froze our direction: replay.  Takes tx_lock.  Cheap when there is nothing to do. */
+void xr_flow_tx_care(struct xr_flow *f, int fd);
+/* The peer's end of the flow: XR_DIR_* */
+static inline uint32_t xr_flow_peer_state(struct xr_flow *f)
+{
+	/* acquire: what the peer published before it set the flags is visible */
+	return xr_load_acquire(&f->rx.dir->state);
+}
+
 /* ---- upgrade (upgrade.c) ------------------------------------------------- */
 
 /*
@@ -219,6 +278,8 @@ int xr_flow_init(void);
 void xr_flow_forked(void);
 /* Before fork: counts the child as a holder (after a failed fork: undo = 1). */
 void xr_flow_fork_prepare(int undo);
+/* Rate-limited house-keeping (closed flows whose peer is done, dead links); any hook may call it. */
+void xr_flow_sweep(void);
 /* exit(), _exit(), destructor: END on everything that this process alone holds. */
 void xr_flow_exit(void);
 

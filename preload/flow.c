@@ -1,0 +1,494 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Birth and death of flows: the slab, locks, accounting, links of the process. */
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include "fdtab.h"
+#include "flow.h"
+#include "log.h"
+#include "mem.h"
+#include "ready.h"
+
+struct xr_flow_slab xr_slab;
+uint8_t xr_uuid[16];
+
+static struct xr_shm_link *flow_links;	/* under xr_slab.lock */
+
+static void slab_lock(void)
+{
+	uint32_t free;
+
+	for (;;) {
+		free = 0;
+		if (xr_cas(&xr_slab.lock, &free, 1))
+			return;
+		xr_sys0(SYS_sched_yield);
+	}
+}
+
+static void slab_unlock(void)
+{
+	/* release: pairs with the cas of the next holder */
+	xr_store_release(&xr_slab.lock, 0);
+}
+
+/* ---- locks --------------------------------------------------------------- */
+
+static int lock_owner_gone(uint32_t tid)
+{
+	return xr_sys2(SYS_tkill, tid, 0) == -ESRCH;
+}
+
+int xr_trylock(struct xr_lock *l)
+{
+	uint32_t free = 0;
+
+	return xr_cas(&l->owner, &free, (uint32_t)xr_gettid()) ? 0 : -EBUSY;
+}
+
+int xr_lock(struct xr_lock *l)
+{
+	uint32_t self = (uint32_t)xr_gettid(), seen, rounds = 0;
+
+	for (;;) {
+		seen = 0;
+		if (xr_likely(xr_cas(&l->owner, &seen, self)))
+			return 0;
+		if (seen == self)
+			return -EDEADLK;
+		if (++rounds % 64) {
+			xr_cpu_relax();
+			continue;
+		}
+		xr_sys0(SYS_sched_yield);
+		/*
+		 * A holder killed inside its section (another process of the family: within
+		 * ours all would be dead) left at worst an uncommitted position, which the
+		 * ring recomputes from its shared word.
+		 */
+		if (rounds % 4096 == 0 && lock_owner_gone(seen))
+			xr_cas(&l->owner, &seen, self);
+		if (rounds % 4096 == 0 && xr_load_relaxed(&l->owner) == self)
+			return 0;
+	}
+}
+
+void xr_unlock(struct xr_lock *l)
+{
+	/* release: the section's writes before the lock is seen free */
+	xr_store_release(&l->owner, 0);
+}
+
+/* ---- slab ---------------------------------------------------------------- */
+
+int xr_flow_init(void)
+{
+	struct xr_flow_slab *s = &xr_slab;
+	size_t n = xr_cfg.max_flows, slots = xr_cfg.ring_slots;
+	int r;
+
+	if (s->flow && s->pid == xr_getpid())
+		return 0;
+	r = xr_random(xr_uuid, sizeof(xr_uuid));
+	if (r)
+		return r;
+	s->flow = xr_map_family(n * sizeof(*s->flow));
+	if (!s->flow)
+		return -ENOMEM;
+	s->priv = xr_map_private(n * sizeof(*s->priv));
+	if (!s->priv)
+		goto unmap_flow;
+	s->meta = xr_map_family(n * slots * sizeof(*s->meta));
+	if (!s->meta)
+		goto unmap_priv;
+	s->max = (uint32_t)n;
+	s->slots = (uint32_t)slots;
+	s->fresh = 0;
+	s->live = 0;
+	s->free = UINT32_MAX;
+	s->limbo = UINT32_MAX;
+	/* pid last: a slab of another process is never taken for ours */
+	s->pid = xr_getpid();
+	return 0;
+
+unmap_priv:
+	xr_unmap(s->priv, n * sizeof(*s->priv));
+unmap_flow:
+	xr_unmap(s->flow, n * sizeof(*s->flow));
+	s->flow = NULL;
+	xr_stats_reason(XR_REASON_LIMIT_MEMORY);
+	return -ENOMEM;
+}
+
+struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonblock)
+{
+	struct xr_flow_slab *s = &xr_slab;
+	struct xr_flow *f = NULL;
+	uint32_t i, gen;
+
+	if (!xr_active)
+		return NULL;
+	slab_lock();
+	if (xr_unlikely(!s->flow || s->pid != xr_getpid()) && xr_flow_init()) {
+		slab_unlock();
+		return NULL;
+	}
+	i = s->free;
+	if (i != UINT32_MAX)
+		s->free = s->flow[i].next_free;
+	else if (s->fresh < s->max)
+		i = s->fresh++;
+	if (i != UINT32_MAX)
+		s->live++;
+	slab_unlock();
+	if (i == UINT32_MAX) {
+		xr_stats_reason(XR_REASON_LIMIT_FLOWS);
+		return NULL;
+	}
+	f = &s->flow[i];
+	gen = xr_load_relaxed(&f->gen);
+	memset(f, 0, sizeof(*f));
+	xr_store_relaxed(&f->gen, gen + 1);
+	f->index = i;
+	f->owner_pid = s->pid;
+	xr_store_relaxed(&f->procs, 1);
+	f->family = (uint8_t)family;
+	f->role = (uint8_t)role;
+	f->nonblock = nonblock != 0;
+	f->reason = XR_REASON_YOUNG;
+	f->meta = s->meta + (size_t)i * s->slots;
+	f->priv = &s->priv[i];
+	xr_store_relaxed(&f->priv->fds, 1);
+	f->priv->fd = fd;
+	f->priv->regs = NULL;
+	f->need_turns = UINT32_MAX;
+	f->need_bytes = UINT64_MAX;
+	xr_stats_add(XR_STAT_FLOWS_OPENED, 1);
+	if (role == XR_FLOW_ACCEPT)
+		xr_flow_connecting(f, fd);
+	return f;
+}
+
+void xr_flow_connecting(struct xr_flow *f, int fd)
+{
+	uint64_t turns = xr_cfg.upgrade_turns, bytes = xr_cfg.upgrade_bytes;
+
+	(void)fd;
+	if (f->role == XR_FLOW_UNSET) {
+		f->role = XR_FLOW_CONNECT;
+		/* the listening side first: the other end calls when it has seen twice as much */
+		turns = turns / 2;
+		bytes = bytes / 2;
+	}
+	if (f->upgrade_off || f->connected)
+		return;
+	f->connected = 1;
+	f->need_turns = (uint32_t)turns;
+	f->need_bytes = bytes;
+	/* release: pairs with the hooks' acquire of path, the thresholds are set */
+	xr_store_release(&f->path, XR_PATH_COUNT);
+}
+
+void xr_flow_stay_tcp(struct xr_flow *f, int fd, enum xr_reason why)
+{
+	if (f->upgrade_off && !(xr_load_relaxed(&f->path) & XR_PATH_FABRIC))
+		return;
+	f->upgrade_off = 1;
+	if (f->up)
+		xr_upgrade_abort(f, fd, why);
+	if (xr_load_relaxed(&f->path) & XR_PATH_FABRIC) {
+		xr_flow_retreat(f, fd, why, 0);
+		return;
+	}
+	f->reason = (uint16_t)why;
+	xr_stats_reason(why);
+	xr_stats_flow_reason(f->st, why);
+	xr_fetch_and(&f->path, ~XR_PATH_COUNT);
+}
+
+/* ---- accounting of kernel I/O -------------------------------------------- */
+
+static void flow_account(struct xr_flow *f, int fd, uint32_t dir, _Atomic uint64_t *total,
+			 ssize_t n)
+{
+	uint64_t sum;
+
+	if (n <= 0)
+		return;
+	sum = atomic_fetch_add_explicit(total, (uint64_t)n, memory_order_relaxed) + (uint64_t)n;
+	if (f->last_dir != dir) {
+		f->last_dir = dir;
+		f->turns++;
+	}
+	sum += xr_load_relaxed(total == &f->tcp_tx ? &f->tcp_rx : &f->tcp_tx);
+	if (xr_unlikely(f->turns >= f->need_turns || sum >= f->need_bytes))
+		xr_upgrade_step(f, fd);
+}
+
+int xr_flow_tcp_rx_begin(struct xr_flow *f)
+{
+	/* full barrier: count, then look at path; the upgrade sets path, then looks at the count */
+	xr_fetch_add(&f->k_rx, 1);
+	if (xr_likely(!(xr_load_acquire(&f->path) & XR_PATH_RX)))
+		return 1;
+	xr_fetch_sub(&f->k_rx, 1);
+	return 0;
+}
+
+void xr_flow_tcp_rx_end(struct xr_flow *f, int fd, ssize_t n)
+{
+	xr_fetch_sub(&f->k_rx, 1);
+	flow_account(f, fd, 1, &f->tcp_rx, n);
+}
+
+int xr_flow_tcp_tx_begin(struct xr_flow *f)
+{
+	/* as in xr_flow_tcp_rx_begin */
+	xr_fetch_add(&f->k_tx, 1);
+	if (xr_likely(!(xr_load_acquire(&f->path) & XR_PATH_TX)))
+		return 1;
+	xr_fetch_sub(&f->k_tx, 1);
+	return 0;
+}
+
+void xr_flow_tcp_tx_end(struct xr_flow *f, int fd, ssize_t n)
+{
+	xr_fetch_sub(&f->k_tx, 1);
+	flow_account(f, fd, 2, &f->tcp_tx, n);
+}
+
+/* ---- links of the process ------------------------------------------------ */
+
+struct xr_shm_link *xr_links_find(const uint8_t uuid[16])
+{
+	struct xr_shm_link *l;
+
+	slab_lock();
+	for (l = flow_links; l; l = l->next)
+		if (!memcmp(l->peer_uuid, uuid, 16) && !xr_load_relaxed(&l->dead))
+			break;
+	if (l)
+		xr_fetch_add(&l->nflows, 1);
+	slab_unlock();
+	return l;
+}
+
+void xr_links_add(struct xr_shm_link *l)
+{
+	slab_lock();
+	l->next = flow_links;
+	flow_links = l;
+	slab_unlock();
+	xr_stats_add(XR_STAT_PAIRS, 1);
+}
+
+void xr_link_ref(struct xr_shm_link *l)
+{
+	xr_fetch_add(&l->nflows, 1);
+}
+
+void xr_link_unref(struct xr_shm_link *l)
+{
+	struct xr_shm_link **p;
+	uint32_t left;
+
+	if (l->owner_pid != xr_getpid())
+		return;
+	slab_lock();
+	/* under the lock: xr_links_find must not hand out a link on its way out */
+	left = xr_fetch_sub(&l->nflows, 1) - 1;
+	if (left) {
+		slab_unlock();
+		return;
+	}
+	for (p = &flow_links; *p; p = &(*p)->next)
+		if (*p == l) {
+			*p = l->next;
+			break;
+		}
+	slab_unlock();
+	xr_stats_sub(XR_STAT_PAIRS, 1);
+	xr_shm_link_free(l);
+}
+
+/* ---- release and limbo --------------------------------------------------- */
+
+static void flow_free(struct xr_flow *f)
+{
+	struct xr_flow_slab *s = &xr_slab;
+
+	if (f->st) {
+		xr_stats_flow_free(f->st);
+		f->st = NULL;
+	}
+	slab_lock();
+	f->next_free = s->free;
+	s->free = f->index;
+	s->live--;
+	slab_unlock();
+}
+
+/* Nobody at the other end touches our direction any more, nor waits for what is in it. */
+static int flow_peer_done(struct xr_flow *f)
+{
+	/* acquire: pairs with link_die */
+	if (xr_load_acquire(&f->link->dead))
+		return 1;
+	if (xr_load_relaxed(&f->rx.dir->gen) != f->peer_dir_gen)
+		return 1;
+	return (xr_flow_peer_state(f) & (XR_DIR_CLOSED | XR_DIR_GONE)) != 0;
+}
+
+static void flow_detach_link(struct xr_flow *f)
+{
+	struct xr_shm_link *l = f->link;
+
+	xr_shm_tx_destroy(&f->tx);
+	xr_shm_link_dir_put(l, f->dir_off);
+	f->link = NULL;
+	xr_link_unref(l);
+}
+
+void xr_flow_release(struct xr_flow *f)
+{
+	xr_stats_add(XR_STAT_FLOWS_CLOSED, 1);
+	xr_fetch_sub(&f->procs, 1);
+	if (f->owner_pid != xr_getpid())
+		return;
+	xr_store_release(&f->path, 0);
+	if (f->link) {
+		if (!flow_peer_done(f))
+			xr_shm_link_progress(f->link);
+		if (!flow_peer_done(f)) {
+			slab_lock();
+			f->next_free = xr_slab.limbo;
+			xr_slab.limbo = f->index;
+			slab_unlock();
+			return;
+		}
+		flow_detach_link(f);
+	}
+	flow_free(f);
+}
+
+void xr_flow_sweep(void)
+{
+	static _Atomic uint64_t last;
+	struct xr_flow_slab *s = &xr_slab;
+	uint64_t now, then = xr_load_relaxed(&last);
+	uint32_t i, done = UINT32_MAX, keep = UINT32_MAX;
+
+	if (xr_likely(s->limbo == UINT32_MAX) || s->pid != xr_getpid())
+		return;
+	now = xr_now_ns();
+	if (now - then < 100000000u || !xr_cas(&last, &then, now))
+		return;
+	slab_lock();
+	i = s->limbo;
+	s->limbo = UINT32_MAX;
+	slab_unlock();
+	while (i != UINT32_MAX) {
+		struct xr_flow *f = &s->flow[i];
+
+		i = f->next_free;
+		if (!flow_peer_done(f))
+			xr_shm_link_progress(f->link);
+		if (flow_peer_done(f)) {
+			f->next_free = done;
+			done = f->index;
+		} else {
+			f->next_free = keep;
+			keep = f->index;
+		}
+	}
+	for (; done != UINT32_MAX;) {
+		struct xr_flow *f = &s->flow[done];
+
+		done = f->next_free;
+		flow_detach_link(f);
+		flow_free(f);
+	}
+	slab_lock();
+	while (keep != UINT32_MAX) {
+		struct xr_flow *f = &s->flow[keep];
+
+		keep = f->next_free;
+		f->next_free = s->limbo;
+		s->limbo = f->index;
+	}
+	slab_unlock();
+}
+
+/* ---- look-up by what a peer says ----------------------------------------- */
+
+struct xr_flow *xr_flow_by_cookie(struct xr_shm_link *l, uint32_t cookie)
+{
+	struct xr_flow *f;
+
+	if (cookie >= xr_slab.fresh)
+		return NULL;
+	f = &xr_slab.flow[cookie];
+	return f->link == l && (xr_load_acquire(&f->path) & XR_PATH_FABRIC) ? f : NULL;
+}
+
+void xr_flow_each(struct xr_shm_link *l, void (*fn)(void *arg, struct xr_flow *f), void *arg)
+{
+	uint32_t i, n = xr_slab.fresh;
+
+	for (i = 0; i < n; i++) {
+		struct xr_flow *f = &xr_slab.flow[i];
+
+		if ((!l || f->link == l) && (xr_load_acquire(&f->path) & XR_PATH_FABRIC))
+			fn(arg, f);
+	}
+}
+
+/* ---- fork ---------------------------------------------------------------- */
+
+void xr_flow_fork_prepare(int undo)
+{
+	uint32_t i;
+
+	if (xr_slab.pid != xr_getpid())
+		return;
+	for (i = 0; i < xr_slab.fresh; i++) {
+		struct xr_flow *f = &xr_slab.flow[i];
+
+		if (!xr_load_relaxed(&f->priv->fds))
+			continue;
+		if (undo)
+			xr_fetch_sub(&f->procs, 1);
+		else
+			xr_fetch_add(&f->procs, 1);
+	}
+}
+
+static void forked_links(void)
+{
+	struct xr_shm_link *l;
+
+	/*
+	 * The child may replay and notify over the parent's links, and shall not keep their
+	 * control connections open: their end tells the peer of the parent's death.
+	 */
+	for (l = flow_links; l; l = l->next)
+		xr_fd_close(l->conn);
+	flow_links = NULL;
+}
+
+void xr_flow_forked(void)
+{
+	if (!xr_slab.flow)
+		return;
+	forked_links();
+	/* a slab of its own at the first new flow; the inherited one stays mapped */
+	xr_slab.lock = 0;
+	xr_slab.limbo = UINT32_MAX;
+	xr_slab.free = UINT32_MAX;
+	xr_slab.fresh = 0;
+	xr_slab.live = 0;
+	xr_slab.pid = 0;
+}

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The ends of a flow: shutdown, close, exit; and the way back to the kernel socket. */
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include "fdtab.h"
+#include "flow.h"
+#include "log.h"
+#include "mem.h"
+#include "ready.h"
+
+/*
+ * Publishes END and wakes the peer.  tx_lock held; the ring keeps slots in reserve for it.
+ * The waiter to tell after unlocking comes back in *waiter.
+ */
+static int close_publish_end(struct xr_flow *f, int closed, uint32_t *waiter)
+{
+	uint32_t flags = XR_DIR_ENDED | (closed ? XR_DIR_CLOSED : 0);
+	int r = 0;
+
+	*waiter = 0;
+	if (!f->tx.ended) {
+		r = xr_shm_tx_control(&f->tx, XR_OP_END, closed ? XR_END_CLOSE : 0);
+		if (r)
+			return r;
+	}
+	/* release: END is in the ring before the flag that announces it */
+	xr_store_release(&f->tx.dir->state, xr_load_relaxed(&f->tx.dir->state) | flags);
+	xr_shm_tx_armed(&f->tx, waiter);
+	return 0;
+}
+
+/* Wakes the peer's sender too: one that waits for space shall see CLOSED. */
+static void close_tell_sender(struct xr_flow *f)
+{
+	uint64_t a = xr_load_relaxed(&f->rx.dir->tx_arm);
+
+	if (XR_TXARM_WAITER(a))
+		xr_shm_link_notify(f->link, XR_TXARM_WAITER(a), f->peer_cookie);
+}
+
+int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
+{
+	uint32_t waiter = 0;
+	int r = 0;
+
+	if (how < SHUT_RD || how > SHUT_RDWR)
+		return -EINVAL;
+	if (f->owner_pid != xr_getpid()) {
+		xr_flow_retreat(f, fd, XR_REASON_FORKED, 0);
+		return (int)xr_sys2(SYS_shutdown, fd, how);
+	}
+	if (how != SHUT_WR) {
+		r = xr_lock(&f->rx_lock);
+		if (r)
+			return -EAGAIN;
+		f->rx_shut = 1;
+		xr_unlock(&f->rx_lock);
+		/* wakes who sleeps in a read, since every sleeper watches the socket too */
+		r = (int)xr_sys2(SYS_shutdown, fd, SHUT_RD);
+	}
+	if (how != SHUT_RD) {
+		if (xr_lock(&f->tx_lock))
+			return -EAGAIN;
+		if (f->tx_state == XR_TX_RING && !f->tx_shut) {
+			f->tx_shut = 1;
+			r = close_publish_end(f, 0, &waiter);
+			if (r == -ESTALE) {
+				/* frozen: the replay ends with the real FIN */
+				xr_shm_tx_freeze(&f->tx);
+				f->tx_state = XR_TX_REPLAY;
+				xr_flow_tx_push_replay(f, fd);
+				r = 0;
+			}
+		} else if (f->tx_state == XR_TX_REPLAY) {
+			f->tx_shut = 1;
+			xr_flow_tx_push_replay(f, fd);
+		} else if (f->tx_state == XR_TX_TCP) {
+			f->tx_shut = 1;
+			f->tx_kfin = 1;
+			r = (int)xr_sys2(SYS_shutdown, fd, SHUT_WR);
+		}
+		xr_unlock(&f->tx_lock);
+		if (waiter)
+			xr_flow_tell(f, waiter);
+	}
+	xr_epoll_flow_kick(f);
+	return r;
+}
+
+/*
+ * What close() leaves to do on the fabric for a flow that this process alone holds.
+ * Unread data means RST, as on TCP: the peer reads what it has, then ECONNRESET.
+ */
+static void close_sole(struct xr_flow *f, int fd)
+{
+	static const struct linger rst = { 1, 0 };
+	uint32_t waiter = 0;
+	int unread = 0, r;
+
+	if (!xr_lock(&f->rx_lock)) {
+		unread = f->rx_state == XR_RX_RING && !f->rx_end && xr_shm_rx_readable(&f->rx);
+		f->rx_state = XR_RX_TCP;
+		xr_unlock(&f->rx_lock);
+	}
+	if (unread)
+		xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
+	if (xr_lock(&f->tx_lock))
+		return;
+	if (f->tx_state == XR_TX_RING) {
+		r = close_publish_end(f, 1, &waiter);
+		if (r == -ESTALE) {
+			xr_shm_tx_freeze(&f->tx);
+			f->tx_state = XR_TX_REPLAY;
+		}
+	}
+	if (f->tx_state == XR_TX_REPLAY) {
+		uint64_t end = xr_now_ns() + 1000000000u;
+
+		/*
+		 * The rest of a replay must be in the kernel before the descriptor goes.  A peer
+		 * that does not read can hold this up, for a second at most; then it gets an RST
+		 * rather than a stream with a hole.
+		 */
+		while (xr_flow_tx_push_replay(f, fd) == -EAGAIN) {
+			struct pollfd p = { .fd = fd, .events = POLLOUT };
+			struct timespec ts = { 0, 10000000 };
+
+			if (xr_now_ns() > end) {
+				xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
+				xr_stats_add(XR_STAT_INTERNAL_ERRORS, 1);
+				break;
+			}
+			xr_sys5(SYS_ppoll, &p, 1, &ts, 0, 8);
+		}
+	}
+	/* release: everything this end does in shared memory comes before CLOSED */
+	xr_store_release(&f->tx.dir->state, xr_load_relaxed(&f->tx.dir->state) | XR_DIR_CLOSED);
+	xr_unlock(&f->tx_lock);
+	if (waiter)
+		xr_shm_link_notify(f->link, waiter, f->peer_cookie);
+	close_tell_sender(f);
+}
+
+void xr_flow_last_close(struct xr_flow *f, int fd)
+{
+	if (f->up)
+		xr_upgrade_abort(f, fd, XR_REASON_CLOSED);
+	if (!f->link || f->owner_pid != xr_getpid())
+		return;
+	if (xr_load_relaxed(&f->procs) > 1) {
+		/* others hold the socket: they and the kernel decide when it ends */
+		if (xr_load_relaxed(&f->path) & XR_PATH_FABRIC)
+			xr_flow_retreat(f, fd, XR_REASON_FORKED, 1000000000u);
+		xr_fetch_or(&f->tx.dir->state, XR_DIR_GONE);
+		return;
+	}
+	close_sole(f, fd);
+}
+
+static void exit_one(void *arg, struct xr_flow *f)
+{
+	(void)arg;
+	if (f->owner_pid == xr_getpid() && xr_load_relaxed(&f->procs) == 1 && f->link &&
+	    xr_load_relaxed(&f->priv->fds))
+		close_sole(f, f->priv->fd);
+}
+
+static void exit_holder(void *arg, int fd, uintptr_t entry)
+{
+	(void)arg;
+	(void)fd;
+	if ((entry & 3) == XR_FD_FLOW) {
+		struct xr_flow *f = (struct xr_flow *)(entry & ~(uintptr_t)3);
+
+		/* a descriptor each: the last one lets the flow go */
+		if (xr_fetch_sub(&f->priv->fds, 1) == 1)
+			xr_fetch_sub(&f->procs, 1);
+	}
+}
+
+void xr_flow_exit(void)
+{
+	if (!xr_slab.flow)
+		return;
+	if (xr_slab.pid == xr_getpid())
+		xr_flow_each(NULL, exit_one, NULL);
+	xr_fd_each(exit_holder, NULL);
+}
+
+int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns)
+{
+	uint64_t end = wait_ns ? xr_now_ns() + wait_ns : 0;
+	uint32_t waiter = 0;
+	int r = 0, froze = 0;
+
+	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
+		return 0;
+	if (xr_lock(&f->tx_lock))
+		return -EAGAIN;
+	if (xr_lock(&f->rx_lock)) {
+		xr_unlock(&f->tx_lock);
+		return -EAGAIN;
+	}
+	if (f->reason != why) {
+		f->reason = (uint16_t)why;
+		xr_stats_reason(why);
+		xr_stats_flow_reason(f->st, why);
+	}
+	if (f->rx_state != XR_RX_TCP) {
+		xr_shm_rx_freeze(&f->rx);
+		f->rx_state = XR_RX_TCP;
+		froze = 1;
+	}
+	xr_fetch_and(&f->path, ~XR_PATH_RX);
+	if (f->tx_state == XR_TX_RING) {
+		xr_shm_tx_freeze(&f->tx);
+		f->tx_state = XR_TX_REPLAY;
+	} else if (f->tx_state == XR_TX_TCP) {
+		xr_fetch_and(&f->path, ~XR_PATH_TX);
+	}
+	if (f->tx_state == XR_TX_REPLAY)
+		r = xr_flow_tx_push_replay(f, fd);
+	/* whoever sleeps at the other end in a read wakes up and sees that we froze it */
+	waiter = XR_ARM_WAITER(xr_load_relaxed(&f->tx.dir->arm));
+	xr_unlock(&f->rx_lock);
+	if (froze) {
+		if (waiter)
+			xr_shm_link_notify(f->link, waiter, f->peer_cookie);
+		close_tell_sender(f);
+	}
+	while (r == -EAGAIN && end && xr_now_ns() < end) {
+		struct pollfd p = { .fd = fd, .events = POLLOUT };
+		struct timespec ts = { 0, 10000000 };
+
+		xr_unlock(&f->tx_lock);
+		xr_sys5(SYS_ppoll, &p, 1, &ts, 0, 8);
+		if (xr_lock(&f->tx_lock))
+			return -EAGAIN;
+		if (f->tx_state == XR_TX_REPLAY)
+			r = xr_flow_tx_push_replay(f, fd);
+		else
+			r = 0;
+	}
+	xr_unlock(&f->tx_lock);
+	if (f->owner_pid == xr_getpid())
+		xr_epoll_flow_detach(f);
+	return r;
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What a sleeper or a poller sees of a flow. */
+#include <errno.h>
+#include <poll.h>
+#include "flow.h"
+#include "mem.h"
+#include "ready.h"
+
+uint32_t xr_flow_poll(struct xr_flow *f, int fd)
+{
+	uint32_t tx, rx, mask;
+
+	if (f->owner_pid != xr_getpid()) {
+		xr_flow_retreat(f, fd, XR_REASON_FORKED, 0);
+		if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
+			return UINT32_MAX;
+		/* a replay is pending: readable and writable come with the kernel's help later */
+		return 0;
+	}
+	/* a handler that interrupted this thread's own section: report nothing new */
+	if (xr_lock(&f->tx_lock))
+		return 0;
+	tx = xr_flow_tx_poll(f, fd);
+	xr_unlock(&f->tx_lock);
+	if (xr_lock(&f->rx_lock))
+		return 0;
+	rx = xr_flow_rx_poll(f, fd);
+	xr_unlock(&f->rx_lock);
+	if (tx == UINT32_MAX && rx == UINT32_MAX)
+		return UINT32_MAX;
+	mask = 0;
+	if (tx == UINT32_MAX)
+		mask |= xr_ksock_poll(fd, POLLOUT);
+	else
+		mask |= tx;
+	if (rx == UINT32_MAX)
+		mask |= xr_ksock_poll(fd, POLLIN | POLLRDHUP | POLLPRI);
+	else
+		mask |= rx;
+	if ((mask & POLLRDHUP) && f->tx_shut)
+		mask |= POLLHUP;
+	/* an error or hang-up of the connection leaves nothing to wait for */
+	if (f->rx_dead & (POLLERR | POLLHUP))
+		mask |= POLLOUT;
+	return mask;
+}
+
+static int peek_rx(struct xr_flow *f)
+{
+	struct xr_shm_rx *rx = &f->rx;
+	struct xr_shm_slot *s;
+	uint64_t h;
+
+	/* all of it racy reads of positions: a hint, xr_flow_poll decides under the lock */
+	if (f->rx_end || f->rx_dead || f->rx_shut || rx->frozen)
+		return 1;
+	s = &rx->slots[rx->seq & rx->mask];
+	h = xr_load_acquire(&s->head);
+	if (XR_HEAD_SEQ(h) != rx->seq)
+		return (xr_load_relaxed(&rx->dir->consumed) & XR_FROZEN) != 0;
+	if (!rx->byte || !(XR_HEAD_FLAGS(h) & XR_SLOT_OPEN))
+		return 1;
+	if (xr_load_relaxed(&s->ref.len) > rx->byte)
+		return 1;
+	h = xr_load_acquire(&rx->slots[(rx->seq + 1) & rx->mask].head);
+	return XR_HEAD_SEQ(h) == rx->seq + 1 ||
+	       (xr_load_relaxed(&rx->dir->consumed) & XR_FROZEN) != 0;
+}
+
+static int peek_tx(struct xr_flow *f)
+{
+	uint64_t c = xr_load_relaxed(&f->tx.dir->consumed);
+
+	if ((c & XR_FROZEN) || f->tx_shut || (xr_flow_peer_state(f) & XR_DIR_CLOSED))
+		return 1;
+	return XR_CONSUMED_SEQ(c) != f->tx.done || XR_CONSUMED_BYTE(c) != f->tx.part;
+}
+
+int xr_flow_peek(struct xr_flow *f, uint32_t mask)
+{
+	uint32_t path = xr_load_acquire(&f->path);
+
+	if (!(path & XR_PATH_FABRIC) || f->owner_pid != xr_getpid())
+		return 1;
+	if (mask & POLLIN) {
+		/* also asks for a replay that the peer wants from us */
+		if (xr_load_relaxed(&f->tx.dir->arm) & XR_ARM_FROZEN && f->tx_state != XR_TX_TCP)
+			return 1;
+		if (f->rx_state == XR_RX_RING ? peek_rx(f) :
+		    (peek_rx(f) || xr_ksock_poll(f->priv->fd, POLLIN | POLLRDHUP)))
+			return 1;
+	}
+	if (mask & POLLOUT) {
+		if (f->tx_state == XR_TX_RING ? peek_tx(f) :
+		    xr_ksock_poll(f->priv->fd, POLLOUT) != 0)
+			return 1;
+	}
+	return 0;
+}
+
+uint32_t xr_flow_kernel_mask(struct xr_flow *f, uint32_t mask)
+{
+	uint32_t ev = 0;
+
+	/*
+	 * POLLIN even when the ring carries the direction: the kernel queue is empty then, so
+	 * it means FIN, RST or the replay of a frozen direction.  Once the end of the peer is
+	 * known the condition would stay and the sleeper spin.
+	 */
+	if (!f->rx_dead)
+		ev |= POLLIN | POLLRDHUP;
+	if ((mask & POLLOUT) && f->tx_state != XR_TX_RING)
+		ev |= POLLOUT;
+	return ev;
+}
+
+void xr_flow_arm(struct xr_flow *f, uint32_t waiter, uint32_t mask)
+{
+	if (f->owner_pid != xr_getpid())
+		return;
+	if ((mask & POLLIN) && !xr_lock(&f->rx_lock)) {
+		if (f->rx_state != XR_RX_TCP)
+			xr_shm_rx_arm(&f->rx, waiter);
+		xr_unlock(&f->rx_lock);
+	}
+	if ((mask & POLLOUT) && !xr_lock(&f->tx_lock)) {
+		if (f->tx_state == XR_TX_RING)
+			xr_shm_tx_want_space(&f->tx, waiter);
+		xr_unlock(&f->tx_lock);
+	}
+}

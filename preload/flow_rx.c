@@ -1,0 +1,467 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The receive direction of a flow: from the kernel socket to the ring and back. */
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include "fdtab.h"
+#include "flow.h"
+#include "log.h"
+#include "mem.h"
+#include "ready.h"
+
+/* A look at the kernel socket of a silent flow costs a system call: at most this often. */
+#define RX_CHECK_CYCLES		2000000u	/* ~1 ms */
+
+#define RX_FLAGS_KERNEL		(MSG_PEEK | MSG_TRUNC)
+
+/* The cursor over the program's buffers. */
+struct rx_dst {
+	const struct iovec *iov;
+	int cnt;
+	size_t off;		/* within iov[0] */
+};
+
+static void dst_copy(struct rx_dst *d, const uint8_t *src, size_t n, int discard)
+{
+	while (n) {
+		size_t k = d->iov->iov_len - d->off;
+
+		if (k > n)
+			k = n;
+		if (!discard)
+			memcpy((uint8_t *)d->iov->iov_base + d->off, src, k);
+		src += k;
+		n -= k;
+		d->off += k;
+		if (d->off == d->iov->iov_len) {
+			d->iov++;
+			d->cnt--;
+			d->off = 0;
+		}
+	}
+}
+
+static void dst_skip_empty(struct rx_dst *d)
+{
+	while (d->cnt && d->iov->iov_len == d->off) {
+		d->iov++;
+		d->cnt--;
+		d->off = 0;
+	}
+}
+
+/* Up to max bytes from the kernel into the cursor. */
+static ssize_t rx_kernel(int fd, struct rx_dst *d, size_t max, int flags)
+{
+	struct iovec iov[16];
+	size_t sum = 0;
+	ssize_t n;
+	int i;
+
+	for (i = 0; i < 16 && i < d->cnt && sum < max; i++) {
+		iov[i] = d->iov[i];
+		if (!i) {
+			iov[0].iov_base = (uint8_t *)iov[0].iov_base + d->off;
+			iov[0].iov_len -= d->off;
+		}
+		if (iov[i].iov_len > max - sum)
+			iov[i].iov_len = max - sum;
+		sum += iov[i].iov_len;
+	}
+	n = xr_ksock_recv(fd, iov, i, flags & RX_FLAGS_KERNEL);
+	if (n > 0 && !(flags & MSG_PEEK))
+		dst_copy(d, NULL, (size_t)n, 1);
+	return n;
+}
+
+/* START in the first slot: how much of the stream is still to come over TCP. */
+static int rx_take_start(struct xr_flow *f, const struct xr_view *v)
+{
+	/* own count: checked against the kernel's when the upgrade began, all reads are ours since */
+	uint64_t got = xr_load_relaxed(&f->tcp_rx);
+	int r;
+
+	if (v->arg < got) {
+		xr_warn("peer process %d leaves TCP at an offset that is already read",
+			f->link->peer_pid);
+		return -EPROTO;
+	}
+	xr_shm_rx_take(&f->rx, v, 0);
+	r = xr_shm_rx_commit(&f->rx);
+	if (r)
+		return r;
+	f->drain_left = v->arg - got;
+	f->rx_state = f->drain_left ? XR_RX_DRAIN : XR_RX_RING;
+	xr_stats_add(XR_STAT_FLOWS_UPGRADED, 1);
+	xr_stats_flow_carrier(f->st, f->tx_state == XR_TX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
+			      XR_CARRIER_SHM, (uint32_t)f->link->peer_pid);
+	return 0;
+}
+
+/* The direction is frozen: the kernel socket carries the rest. */
+static void rx_to_tcp(struct xr_flow *f)
+{
+	f->rx_state = XR_RX_TCP;
+	xr_fetch_and(&f->path, ~XR_PATH_RX);
+	xr_stats_flow_carrier(f->st, f->tx_state == XR_TX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
+			      XR_CARRIER_TCP, (uint32_t)f->link->peer_pid);
+	if (!f->rx_dead)
+		xr_stats_add(XR_STAT_RETREATS, 1);
+}
+
+/*
+ * Nonsense in shared memory is what a broken TCP peer would be: the connection is
+ * reset, and what was good before it has been delivered.
+ */
+static int rx_corrupt(struct xr_flow *f, int fd)
+{
+	static const struct linger rst = { 1, 0 };
+
+	xr_warn("peer process %d corrupted its side of a flow", f->link->peer_pid);
+	xr_stats_reason(XR_REASON_SEGMENT_CORRUPT);
+	f->reason = XR_REASON_SEGMENT_CORRUPT;
+	f->rx_dead |= POLLERR | POLLRDHUP;
+	f->rx_reset_given = 1;
+	xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
+	return -ECONNRESET;
+}
+
+/* Looks at the kernel socket; remembers what it says about the peer's life. */
+static void rx_look_kernel(struct xr_flow *f, int fd)
+{
+	uint32_t ev = xr_ksock_poll(fd, POLLIN | POLLRDHUP);
+
+	f->rx_checked = xr_cycles();
+	/*
+	 * Own SHUT_RD also shows as RDHUP; the peer's FIN cannot be told from it then, and
+	 * the end of what is readable is all the program can see either way.
+	 */
+	f->rx_dead |= ev & (POLLRDHUP | POLLHUP | POLLERR);
+}
+
+/* The ring is empty, END was not seen, and the kernel says that the peer is gone. */
+static ssize_t rx_peer_gone(struct xr_flow *f, int fd, struct rx_dst *d, int flags)
+{
+	ssize_t n;
+
+	if (xr_shm_rx_is_frozen(&f->rx)) {
+		rx_to_tcp(f);
+		return -EREMOTEIO;
+	}
+	/* an RST shows as an error of the socket; taking it here clears it, as recv would */
+	n = rx_kernel(fd, d, 1, flags | MSG_PEEK);
+	if (n < 0 && n != -EAGAIN) {
+		f->rx_reset_given = 1;
+		return n;
+	}
+	/* a process that died with unread bytes in its socket would have sent an RST */
+	if (!f->rx_reset_given && f->tx_state == XR_TX_RING && !f->tx_shut &&
+	    xr_shm_tx_unconsumed(&f->tx)) {
+		f->rx_reset_given = 1;
+		f->reason = XR_REASON_PEER_DIED;
+		xr_stats_reason(XR_REASON_PEER_DIED);
+		return -ECONNRESET;
+	}
+	return 0;
+}
+
+/*
+ * Both directions ended on the fabric: now the real FIN may follow, the kernel socket
+ * is not needed for a retreat any more.
+ */
+static void rx_maybe_fin(struct xr_flow *f, int fd)
+{
+	if (f->tx_shut && f->rx_end && !f->tx_kfin) {
+		f->tx_kfin = 1;
+		xr_sys2(SYS_shutdown, fd, SHUT_WR);
+	}
+}
+
+#define RX_NONE	((ssize_t)-EAGAIN)
+
+/* From the ring: > 0 bytes, 0 EOF, RX_NONE, or an error. */
+static ssize_t rx_ring(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, int flags)
+{
+	uint32_t seq = f->rx.seq, byte = f->rx.byte;
+	struct rx_dst start = *d;
+	size_t done = 0;
+	struct xr_view v;
+	int r;
+
+	if (f->rx_end)
+		return 0;
+	while (done < len) {
+		size_t n;
+
+		if (flags & MSG_PEEK)
+			r = xr_shm_rx_peek_from(&f->rx, &seq, &byte, &v);
+		else
+			r = xr_shm_rx_peek(&f->rx, &v);
+		if (r != 1)
+			break;
+		if (v.op == XR_OP_END) {
+			if (done || (flags & MSG_PEEK))
+				break;
+			xr_shm_rx_take(&f->rx, &v, 0);
+			if (xr_shm_rx_commit(&f->rx))
+				break;
+			f->rx_end = 1 | (v.arg & XR_END_CLOSE ? 2 : 0);
+			rx_maybe_fin(f, fd);
+			return 0;
+		}
+		if (v.op != XR_OP_SEND) {
+			r = -EPROTO;
+			break;
+		}
+		n = v.len < len - done ? v.len : len - done;
+		dst_skip_empty(d);
+		dst_copy(d, v.data, n, flags & MSG_TRUNC);
+		done += n;
+		if (flags & MSG_PEEK) {
+			byte += (uint32_t)n;
+			if (n == v.len && !(v.flags & XR_SLOT_OPEN)) {
+				seq++;
+				byte = 0;
+			}
+			continue;
+		}
+		xr_shm_rx_take(&f->rx, &v, n);
+		/* a large read lets go of each chunk as it goes, so that the sender can go on */
+		if (n >= XR_PUBLISH && done < len) {
+			size_t before = f->rx.pending;
+
+			if (xr_shm_rx_commit(&f->rx)) {
+				done -= before;
+				r = -ESTALE;
+				break;
+			}
+		}
+	}
+	if (done && !(flags & MSG_PEEK)) {
+		size_t pending = f->rx.pending;
+
+		if (xr_shm_rx_commit(&f->rx)) {
+			/* frozen first: what was copied will come over TCP again */
+			done -= pending;
+			*d = start;
+			dst_copy(d, NULL, done, 1);
+			r = -ESTALE;
+		}
+	}
+	if (done)
+		return (ssize_t)done;
+	if (r == -EPROTO)
+		return rx_corrupt(f, fd);
+	if (xr_shm_rx_is_frozen(&f->rx)) {
+		rx_to_tcp(f);
+		return -EREMOTEIO;
+	}
+	if (flags & MSG_PEEK && xr_flow_peer_state(f) & XR_DIR_ENDED) {
+		r = xr_shm_rx_peek(&f->rx, &v);
+		if (r == 1 && v.op == XR_OP_END)
+			return 0;
+	}
+	return RX_NONE;
+}
+
+/* READY: has the sender left TCP?  1 when the state moved on, 0, or an error. */
+static int rx_try_start(struct xr_flow *f, int fd)
+{
+	struct xr_view v;
+	int r = xr_shm_rx_peek(&f->rx, &v);
+
+	if (xr_likely(!r) && !xr_shm_rx_is_frozen(&f->rx))
+		return 0;
+	if (r == 1)
+		r = v.op == XR_OP_START ? rx_take_start(f, &v) : -EPROTO;
+	if (r == -EPROTO)
+		return rx_corrupt(f, fd);
+	if (r || xr_shm_rx_is_frozen(&f->rx)) {
+		rx_to_tcp(f);
+		return -EREMOTEIO;
+	}
+	return 1;
+}
+
+/* One attempt under rx_lock, never blocks.  > 0, 0 EOF, RX_NONE, -EREMOTEIO, errors. */
+static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, int flags)
+{
+	ssize_t n;
+	int r;
+
+	switch (f->rx_state) {
+	case XR_RX_READY:
+		r = rx_try_start(f, fd);
+		if (r)
+			return r < 0 ? r : rx_some(f, fd, d, len, flags);
+		n = rx_kernel(fd, d, len, flags);
+		if (n > 0 && !(flags & MSG_PEEK)) {
+			atomic_fetch_add_explicit(&f->tcp_rx, (uint64_t)n, memory_order_relaxed);
+			xr_stats_rx(f->st, XR_CARRIER_TCP, (uint64_t)n);
+		}
+		return n;
+	case XR_RX_DRAIN:
+		n = rx_kernel(fd, d, len < f->drain_left ? len : f->drain_left, flags);
+		if (n > 0 && !(flags & MSG_PEEK)) {
+			f->drain_left -= (uint64_t)n;
+			xr_stats_rx(f->st, XR_CARRIER_TCP, (uint64_t)n);
+			if (!f->drain_left)
+				f->rx_state = XR_RX_RING;
+		}
+		return n;
+	case XR_RX_RING:
+		n = rx_ring(f, fd, d, len, flags);
+		if (n > 0 && !(flags & MSG_PEEK))
+			xr_stats_rx(f->st, XR_CARRIER_SHM, (uint64_t)n);
+		if (xr_likely(n != RX_NONE))
+			return n;
+		if (!f->rx_dead && xr_cycles() - f->rx_checked > RX_CHECK_CYCLES)
+			rx_look_kernel(f, fd);
+		if (f->rx_dead) {
+			/* the peer's memory is final once its FIN shows: look once more */
+			n = rx_ring(f, fd, d, len, flags);
+			if (n == RX_NONE)
+				n = rx_peer_gone(f, fd, d, flags);
+			return n;
+		}
+		return f->rx_shut ? 0 : RX_NONE;
+	default:
+		return -EREMOTEIO;
+	}
+}
+
+static size_t iov_total(const struct iovec *iov, int cnt)
+{
+	size_t sum = 0;
+	int i;
+
+	for (i = 0; i < cnt; i++)
+		sum += iov[i].iov_len;
+	return sum;
+}
+
+ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, int flags)
+{
+	struct rx_dst d = { iov, cnt, 0 };
+	size_t len = iov_total(iov, cnt), done = 0, target;
+	int nonblock = f->nonblock || (flags & MSG_DONTWAIT);
+	uint64_t deadline = 0;
+
+	if (xr_unlikely(f->owner_pid != xr_getpid())) {
+		xr_flow_retreat(f, fd, XR_REASON_FORKED, 0);
+		if (xr_load_acquire(&f->path) & XR_PATH_RX)
+			return -EAGAIN;
+		return -EREMOTEIO;
+	}
+	target = flags & MSG_WAITALL ? len : f->rcvlowat < len ? f->rcvlowat : len;
+	if (!target)
+		target = 1;
+	for (;;) {
+		uint32_t waiter;
+		int tell;
+		ssize_t n;
+
+		if (xr_lock(&f->rx_lock))
+			return done ? (ssize_t)done : -EAGAIN;
+		n = rx_some(f, fd, &d, len - done, flags);
+		tell = n > 0 && f->rx_state == XR_RX_RING &&
+		       xr_shm_rx_wants_notice(&f->rx, &waiter);
+		xr_unlock(&f->rx_lock);
+		if (tell)
+			xr_flow_tell(f, waiter);
+		if (n > 0) {
+			if (flags & MSG_PEEK) {
+				if ((size_t)n >= target || nonblock || !(flags & MSG_WAITALL))
+					return n;
+			} else {
+				done += (size_t)n;
+				if (done >= target)
+					return (ssize_t)done;
+				continue;
+			}
+		} else if (n != RX_NONE) {
+			return done ? (ssize_t)done : n;
+		}
+		xr_flow_tx_care(f, fd);
+		if (nonblock)
+			return done ? (ssize_t)done : -EAGAIN;
+		if (f->rcvtimeo_ns && !deadline)
+			deadline = xr_now_ns() + f->rcvtimeo_ns;
+		n = xr_wait_flow(f, fd, POLLIN, deadline);
+		if (n)
+			return done ? (ssize_t)done : n;
+	}
+}
+
+long xr_flow_inq(struct xr_flow *f, int fd)
+{
+	long n = 0;
+	int inq = 0;
+
+	if (xr_lock(&f->rx_lock))
+		return -EAGAIN;
+	if (f->rx_state == XR_RX_READY)
+		rx_try_start(f, fd);
+	if (f->rx_state != XR_RX_RING) {
+		n = xr_sys3(SYS_ioctl, fd, 0x541b /* FIONREAD */, &inq);
+		if (!n)
+			n = inq;
+	}
+	if (n >= 0 && (f->rx_state == XR_RX_RING || f->rx_state == XR_RX_DRAIN))
+		n += (long)xr_shm_rx_readable(&f->rx);
+	xr_unlock(&f->rx_lock);
+	return n;
+}
+
+/* poll(2) bits of the receive direction; rx_lock held. */
+uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
+{
+	uint32_t mask = 0, ev;
+	struct xr_view v;
+	int r;
+
+	if (f->rx_state == XR_RX_READY)
+		rx_try_start(f, fd);
+	switch (f->rx_state) {
+	case XR_RX_READY:
+	case XR_RX_DRAIN:
+		return xr_ksock_poll(fd, POLLIN | POLLRDHUP | POLLPRI);
+	case XR_RX_RING:
+		break;
+	default:
+		return UINT32_MAX;
+	}
+	if (f->rx_end || (xr_flow_peer_state(f) & XR_DIR_ENDED))
+		mask |= POLLRDHUP;
+	r = f->rx_end ? 1 : xr_shm_rx_peek(&f->rx, &v);
+	if (r == 0 && xr_shm_rx_is_frozen(&f->rx))
+		r = -ESTALE;
+	if (r == -ESTALE) {
+		rx_to_tcp(f);
+		return UINT32_MAX;
+	}
+	if (r)
+		return mask | POLLIN;
+	if (!f->rx_dead && xr_cycles() - f->rx_checked > RX_CHECK_CYCLES)
+		rx_look_kernel(f, fd);
+	if (f->rx_dead) {
+		if (xr_shm_rx_is_frozen(&f->rx)) {
+			rx_to_tcp(f);
+			return UINT32_MAX;
+		}
+		/* final: whatever is in the ring is readable, or the end is */
+		ev = f->rx_dead & (POLLRDHUP | POLLHUP | POLLERR);
+		return mask | ev | POLLIN | POLLRDHUP;
+	}
+	if (f->rx_shut)
+		mask |= POLLIN | POLLRDHUP;
+	return mask;
+}
+
+void xr_flow_kernel_event(struct xr_flow *f, uint32_t revents)
+{
+	(void)revents;
+	/* racy by design: the worst is one more or one less look at the socket */
+	f->rx_checked = xr_cycles() - RX_CHECK_CYCLES - 1;
+}

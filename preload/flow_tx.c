@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The send direction of a flow: into the ring, and back to the kernel by replay. */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include "fdtab.h"
+#include "flow.h"
+#include "log.h"
+#include "mem.h"
+#include "ready.h"
+
+/*
+ * A dead peer does not read, and TCP would answer the second write to it with EPIPE:
+ * a writer looks at the kernel socket this often, whatever it writes.
+ */
+#define TX_CHECK_CYCLES		100000000u	/* ~50 ms */
+
+#define TX_NONE			((ssize_t)-EAGAIN)
+
+void xr_flow_tell(struct xr_flow *f, uint32_t waiter)
+{
+	int r;
+
+	if (!waiter)
+		return;
+	r = xr_shm_link_notify(f->link, waiter, f->peer_cookie);
+	if (r > 0) {
+		xr_stats_add(XR_STAT_DOORBELLS_TX, 1);
+	} else if (r < 0) {
+		/* no bell: bytes on the kernel socket wake the peer */
+		xr_info("no doorbell towards process %d, a flow goes back to TCP", f->link->peer_pid);
+		xr_stats_reason(XR_REASON_LIMIT_FDS);
+		if (!xr_lock(&f->tx_lock)) {
+			if (f->tx_state == XR_TX_RING) {
+				xr_shm_tx_freeze(&f->tx);
+				f->tx_state = XR_TX_REPLAY;
+				xr_flow_tx_push_replay(f, f->priv->fd);
+			}
+			xr_unlock(&f->tx_lock);
+		}
+	}
+}
+
+/* The kernel socket takes the direction over; nothing is owed on the fabric. */
+void xr_flow_tx_to_tcp(struct xr_flow *f)
+{
+	f->tx_state = XR_TX_TCP;
+	xr_fetch_and(&f->path, ~XR_PATH_TX);
+	xr_stats_flow_carrier(f->st, XR_CARRIER_TCP,
+			      f->rx_state == XR_RX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
+			      (uint32_t)f->link->peer_pid);
+}
+
+/*
+ * Moves retained bytes into the kernel.  0 when all are there (state is then TX_TCP),
+ * -EAGAIN when the kernel took only a part, or the error of the socket.
+ */
+int xr_flow_tx_push_replay(struct xr_flow *f, int fd)
+{
+	struct iovec iov[16];
+	size_t n;
+
+	while ((n = xr_shm_tx_replay(&f->tx, iov, 16)) > 0) {
+		ssize_t r = xr_ksock_send(fd, iov, (int)n, 0);
+
+		if (r < 0) {
+			if (r == -EAGAIN || r == -EINTR)
+				return -EAGAIN;
+			/* the connection is gone: what is retained has nowhere to go */
+			xr_flow_tx_to_tcp(f);
+			return (int)r;
+		}
+		xr_shm_tx_replayed(&f->tx, (size_t)r);
+		atomic_fetch_add_explicit(&f->tcp_tx, (uint64_t)r, memory_order_relaxed);
+		xr_stats_tx(f->st, XR_CARRIER_TCP, (uint64_t)r);
+	}
+	if (f->tx_shut && !f->tx_kfin) {
+		f->tx_kfin = 1;
+		xr_sys2(SYS_shutdown, fd, SHUT_WR);
+	}
+	xr_stats_add(XR_STAT_RETREATS, 1);
+	xr_flow_tx_to_tcp(f);
+	return 0;
+}
+
+static void tx_start_replay(struct xr_flow *f)
+{
+	if (f->tx_state != XR_TX_RING)
+		return;
+	xr_shm_tx_freeze(&f->tx);
+	f->tx_state = XR_TX_REPLAY;
+	if (!f->reason)
+		f->reason = XR_REASON_RETREAT_REQUESTED;
+	xr_stats_reason(XR_REASON_RETREAT_REQUESTED);
+}
+
+void xr_flow_tx_care(struct xr_flow *f, int fd)
+{
+	uint32_t st = f->tx_state;
+
+	if (xr_likely(st == XR_TX_RING &&
+		      !(xr_load_relaxed(&f->tx.dir->arm) & XR_ARM_FROZEN) && !f->tx.frozen))
+		return;
+	if (st == XR_TX_TCP || xr_lock(&f->tx_lock))
+		return;
+	if (f->tx_state == XR_TX_RING && xr_shm_tx_is_frozen(&f->tx))
+		tx_start_replay(f);
+	if (f->tx_state == XR_TX_REPLAY)
+		xr_flow_tx_push_replay(f, fd);
+	xr_unlock(&f->tx_lock);
+}
+
+/*
+ * 1 when the peer's end is gone for good and the kernel shall answer as it does.  With
+ * END from the peer that is CLOSED; without, what the socket says.
+ */
+static int tx_peer_gone(struct xr_flow *f, int fd)
+{
+	uint32_t ev;
+
+	if (xr_unlikely(xr_flow_peer_state(f) & XR_DIR_CLOSED))
+		return 1;
+	if (xr_likely(xr_cycles() - f->tx_checked < TX_CHECK_CYCLES))
+		return 0;
+	f->tx_checked = xr_cycles();
+	ev = xr_ksock_poll(fd, POLLRDHUP);
+	if (ev & (POLLERR | POLLHUP))
+		return 1;
+	/* own SHUT_RD shows as RDHUP too */
+	return (ev & POLLRDHUP) && !f->rx_shut;
+}
+
+/* One attempt under tx_lock.  > 0, TX_NONE, -EREMOTEIO, errors. */
+static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, size_t skip,
+		       size_t len, uint32_t *waiter)
+{
+	ssize_t n;
+	int r;
+
+	*waiter = 0;
+	switch (f->tx_state) {
+	case XR_TX_RING:
+		if (xr_unlikely(f->tx_shut))
+			return -EPIPE;
+		if (xr_unlikely(tx_peer_gone(f, fd))) {
+			/* nobody reads the ring any more: the kernel gives the answer TCP gives */
+			xr_shm_tx_freeze(&f->tx);
+			xr_flow_tx_to_tcp(f);
+			return -EREMOTEIO;
+		}
+		n = xr_shm_tx_send(&f->tx, iov, cnt, skip, len);
+		if (n > 0) {
+			xr_stats_tx(f->st, XR_CARRIER_SHM, (uint64_t)n);
+			xr_shm_tx_armed(&f->tx, waiter);
+			return n;
+		}
+		if (n == 0)
+			return TX_NONE;
+		if (n != -ESTALE)
+			return n;
+		tx_start_replay(f);
+		/* fall through */
+	case XR_TX_REPLAY:
+		r = xr_flow_tx_push_replay(f, fd);
+		return r == -EAGAIN ? TX_NONE : -EREMOTEIO;
+	default:
+		return -EREMOTEIO;
+	}
+}
+
+static ssize_t tx_error(ssize_t err, int flags)
+{
+	if (err == -EPIPE && !(flags & MSG_NOSIGNAL))
+		xr_sys3(SYS_tgkill, xr_getpid(), xr_gettid(), SIGPIPE);
+	return err;
+}
+
+ssize_t xr_flow_send(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, int flags)
+{
+	int nonblock = f->nonblock || (flags & MSG_DONTWAIT), i;
+	size_t len = 0, done = 0;
+	uint64_t deadline = 0;
+
+	if (xr_unlikely(f->owner_pid != xr_getpid())) {
+		xr_flow_retreat(f, fd, XR_REASON_FORKED, 0);
+		if (!(xr_load_acquire(&f->path) & XR_PATH_TX))
+			return -EREMOTEIO;
+	}
+	for (i = 0; i < cnt; i++)
+		len += iov[i].iov_len;
+	if (xr_unlikely(!len))
+		return f->tx_shut ? tx_error(-EPIPE, flags) : 0;
+	for (;;) {
+		uint32_t waiter;
+		ssize_t n;
+
+		if (xr_lock(&f->tx_lock))
+			return done ? (ssize_t)done : -EAGAIN;
+		n = tx_some(f, fd, iov, cnt, done, len - done, &waiter);
+		xr_unlock(&f->tx_lock);
+		if (waiter)
+			xr_flow_tell(f, waiter);
+		if (xr_likely(n > 0)) {
+			done += (size_t)n;
+			if (xr_likely(done == len))
+				return (ssize_t)done;
+		} else if (n != TX_NONE) {
+			return done ? (ssize_t)done : n == -EREMOTEIO ? n : tx_error(n, flags);
+		}
+		if (nonblock)
+			return done ? (ssize_t)done : -EAGAIN;
+		if (f->sndtimeo_ns && !deadline)
+			deadline = xr_now_ns() + f->sndtimeo_ns;
+		n = xr_wait_flow(f, fd, POLLOUT, deadline);
+		if (n)
+			return done ? (ssize_t)done : n;
+	}
+}
+
+long xr_flow_outq(struct xr_flow *f, int fd)
+{
+	int outq = 0;
+	long n;
+
+	n = xr_sys3(SYS_ioctl, fd, 0x5411 /* SIOCOUTQ */, &outq);
+	if (n)
+		return n;
+	n = outq;
+	if (xr_lock(&f->tx_lock))
+		return -EAGAIN;
+	if (f->tx_state == XR_TX_RING)
+		n += (long)xr_shm_tx_unconsumed(&f->tx);
+	xr_unlock(&f->tx_lock);
+	return n;
+}
+
+/* poll(2) bits of the send direction; tx_lock held. */
+uint32_t xr_flow_tx_poll(struct xr_flow *f, int fd)
+{
+	size_t space;
+
+	if (f->tx_state == XR_TX_RING && xr_shm_tx_is_frozen(&f->tx))
+		tx_start_replay(f);
+	switch (f->tx_state) {
+	case XR_TX_RING:
+		if (f->tx_shut || (xr_flow_peer_state(f) & XR_DIR_CLOSED))
+			return POLLOUT;
+		space = xr_shm_tx_space(&f->tx);
+		/* as sk_stream_is_writeable: a third of the buffer must be free */
+		return space && space >= xr_shm_tx_unconsumed(&f->tx) / 2 ? POLLOUT : 0;
+	case XR_TX_REPLAY:
+		if (xr_flow_tx_push_replay(f, fd) == -EAGAIN)
+			return 0;
+		return UINT32_MAX;
+	default:
+		return UINT32_MAX;
+	}
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The kernel socket under a flow, by raw system calls that never block. */
+#include <errno.h>
+#include <asm/ioctls.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stddef.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include "flow.h"
+#include "mem.h"
+
+ssize_t xr_ksock_recv(int fd, const struct iovec *iov, int cnt, int flags)
+{
+	struct msghdr mh = { .msg_iov = (struct iovec *)(uintptr_t)iov, .msg_iovlen = (size_t)cnt };
+
+	return xr_sys3(SYS_recvmsg, fd, &mh, flags | MSG_DONTWAIT);
+}
+
+ssize_t xr_ksock_send(int fd, const struct iovec *iov, int cnt, int flags)
+{
+	struct msghdr mh = { .msg_iov = (struct iovec *)(uintptr_t)iov, .msg_iovlen = (size_t)cnt };
+
+	return xr_sys3(SYS_sendmsg, fd, &mh, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+uint32_t xr_ksock_poll(int fd, uint32_t events)
+{
+	struct pollfd p = { .fd = fd, .events = (short)events };
+	struct timespec zero = { 0, 0 };
+	long n = xr_sys5(SYS_ppoll, &p, 1, &zero, 0, 8);
+
+	return n > 0 ? (uint32_t)(unsigned short)p.revents : 0;
+}
+
+/*
+ * written = bytes ever handed to the kernel; read = bytes ever taken from it.  Both in
+ * one getsockopt, so that they cannot tear, but for the receive queue: it may grow in
+ * between, which a second look at bytes_received excludes.
+ */
+int xr_ksock_offsets(int fd, uint64_t *written, uint64_t *read)
+{
+	struct tcp_info a, b;
+	int i, inq;
+
+	for (i = 0; i < 16; i++) {
+		socklen_t la = sizeof(a), lb = sizeof(b);
+		long r = xr_sys5(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, &a, &la);
+
+		if (!r)
+			r = xr_sys3(SYS_ioctl, fd, SIOCINQ, &inq);
+		if (!r)
+			r = xr_sys5(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, &b, &lb);
+		if (r)
+			return (int)r;
+		if (la < offsetof(struct tcp_info, tcpi_bytes_retrans) + 8)
+			return -EOPNOTSUPP;
+		if (a.tcpi_bytes_received != b.tcpi_bytes_received)
+			continue;
+		*written = a.tcpi_bytes_sent - a.tcpi_bytes_retrans + a.tcpi_notsent_bytes;
+		*read = a.tcpi_bytes_received - (uint64_t)(unsigned int)inq;
+		return 0;
+	}
+	return -EAGAIN;
+}
