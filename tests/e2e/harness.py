@@ -91,8 +91,7 @@ class Proc:
                 if eof_ok:
                     return None
                 raise AssertionError("output ended early: " + self.describe())
-            left = end - time.monotonic()
-            if left <= 0 or not select.select([self.p.stdout], [], [], left)[0]:
+            if not select.select([self.p.stdout], [], [], max(0.0, end - time.monotonic()))[0]:
                 raise Timeout("no output within %.0f s: %s" % (timeout, self.describe()))
             with contextlib.suppress(BlockingIOError):
                 data = os.read(self.p.stdout.fileno(), 1 << 16)

@@ -140,8 +140,7 @@ class Child(Shell):
     def next_line(self, timeout):
         end = time.monotonic() + timeout
         while b"\n" not in self.buf:
-            left = end - time.monotonic()
-            if left <= 0 or not sel.select([self.out], [], [], left)[0]:
+            if not sel.select([self.out], [], [], max(0.0, end - time.monotonic()))[0]:
                 raise harness.Timeout("child silent")
             data = os.read(self.out, 1 << 16)
             if not data:
