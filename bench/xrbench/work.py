@@ -26,8 +26,8 @@ class Setup:
 
     def __init__(self, build, pin, null):
         self.build, self.null = build, null
-        self.xrdma_run = os.path.join(build, "xrdma-run")
-        self.xr_stat = os.path.join(build, "xr-stat")
+        self.xrdma_run = self.tool("xrdma-run")
+        self.xr_stat = self.tool("xr-stat")
         self.pingpong = os.path.join(build, "bench", "xr-pingpong")
         cores = sorted(os.sched_getaffinity(0))
         self.cores = len(cores)
@@ -39,6 +39,10 @@ class Setup:
             if not os.access(p, os.X_OK):
                 raise BenchError(f"{p} is missing: build first (make bench-programs), or give the "
                                  "build directory with --build")
+
+    def tool(self, name):
+        top = os.path.join(self.build, name)
+        return top if os.path.exists(top) else os.path.join(self.build, "tools", name)
 
     def wrap(self, on, cmd):
         return [self.xrdma_run] + cmd if on and not self.null else cmd
