@@ -37,7 +37,7 @@
  */
 static inline void xr_fence_store_load(void)
 {
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+#if defined(__x86_64__)
 	__asm__ __volatile__("lock orl $0, -4(%%rsp)" ::: "memory", "cc");
 #else
 	atomic_thread_fence(memory_order_seq_cst);

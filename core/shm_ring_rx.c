@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The receiving end of the ring. */
+#include <errno.h>
+#include <string.h>
+#include "shm_ring.h"
+
+void xr_shm_rx_init(struct xr_shm_rx *rx, struct xr_shm_dir *dir, uint32_t nslots,
+		    const uint8_t *arena, uint64_t arena_len)
+{
+	memset(rx, 0, sizeof(*rx));
+	rx->dir = dir;
+	rx->slots = (struct xr_shm_slot *)(dir + 1);
+	rx->arena = arena;
+	rx->arena_len = arena_len;
+	rx->mask = nslots - 1;
+	rx->seq = 1;
+	rx->committed = XR_CONSUMED(1, 0);
+}
+
+/* 1: view filled; 0: nothing; -EPROTO.  *byte may be at the end of an open slot. */
+static int rx_look(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte, struct xr_view *v)
+{
+	for (;;) {
+		struct xr_shm_slot *s = &rx->slots[*seq & rx->mask];
+		/* acquire: pairs with the release of head by the sender */
+		uint64_t h = xr_load_acquire(&s->head);
+		uint64_t off;
+		uint32_t len;
+
+		if (XR_HEAD_SEQ(h) != *seq)
+			return 0;
+		v->op = XR_HEAD_OP(h);
+		v->flags = XR_HEAD_FLAGS(h);
+		if (v->op == XR_OP_NONE || v->op >= XR_OP_MAX)
+			return -EPROTO;
+		if (v->op != XR_OP_SEND) {
+			/* only payload can be open: a reader would never get past this one */
+			if (v->flags & XR_SLOT_OPEN)
+				return -EPROTO;
+			v->data = s->data;
+			v->len = 0;
+			v->arg = s->arg;
+			return 1;
+		}
+		if (!(v->flags & XR_SLOT_REF)) {
+			len = XR_HEAD_LEN(h);
+			if (len > XR_SLOT_INLINE || len <= *byte)
+				return -EPROTO;
+			v->data = s->data + *byte;
+			v->len = len - *byte;
+			return 1;
+		}
+		/* acquire: pairs with the release of len in tx_append */
+		len = xr_load_acquire(&s->ref.len);
+		off = s->ref.off;
+		if (!len || len > XR_CHUNK || len < *byte || off > rx->arena_len ||
+		    rx->arena_len - off < len)
+			return -EPROTO;
+		if (len > *byte) {
+			v->data = rx->arena + off + *byte;
+			v->len = len - *byte;
+			return 1;
+		}
+		/*
+		 * Open and taken to its present end.  Once the next slot is published the
+		 * sender appends no more: then, and only then, a length read again is final.
+		 */
+		if (!(v->flags & XR_SLOT_OPEN))
+			return -EPROTO;
+		if (XR_HEAD_SEQ(xr_load_acquire(&rx->slots[(*seq + 1) & rx->mask].head)) != *seq + 1)
+			return 0;
+		if (xr_load_acquire(&s->ref.len) != len)
+			continue;
+		*seq += 1;
+		*byte = 0;
+	}
+}
+
+int xr_shm_rx_peek(struct xr_shm_rx *rx, struct xr_view *v)
+{
+	if (xr_unlikely(rx->frozen))
+		return -ESTALE;
+	return rx_look(rx, &rx->seq, &rx->byte, v);
+}
+
+int xr_shm_rx_peek_from(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte, struct xr_view *v)
+{
+	if (rx->frozen)
+		return -ESTALE;
+	return rx_look(rx, seq, byte, v);
+}
+
+void xr_shm_rx_take(struct xr_shm_rx *rx, const struct xr_view *v, size_t n)
+{
+	rx->byte += (uint32_t)n;
+	rx->pending += n;
+	if (n == v->len && !(v->flags & XR_SLOT_OPEN)) {
+		rx->seq++;
+		rx->byte = 0;
+	}
+}
+
+int xr_shm_rx_commit(struct xr_shm_rx *rx)
+{
+	uint64_t want = XR_CONSUMED(rx->seq, rx->byte), old = rx->committed;
+
+	if (want == old)
+		return 0;
+	/* seq_cst: also orders the look at tx_arm after it, see xr_shm_rx_wants_notice */
+	if (xr_likely(xr_cas(&rx->dir->consumed, &old, want))) {
+		rx->committed = want;
+		rx->got += rx->pending;
+		rx->pending = 0;
+		return 0;
+	}
+	/* frozen, or a peer that scribbles: either way nothing more comes from here */
+	rx->frozen = 1;
+	rx->seq = XR_CONSUMED_SEQ(rx->committed);
+	rx->byte = XR_CONSUMED_BYTE(rx->committed);
+	rx->pending = 0;
+	return -ESTALE;
+}
+
+int xr_shm_rx_wants_notice(struct xr_shm_rx *rx, uint32_t *waiter)
+{
+	uint64_t a = xr_load_relaxed(&rx->dir->tx_arm);
+
+	if (xr_likely((uint32_t)a == rx->tx_arm_seen))
+		return 0;
+	if ((int32_t)(rx->seq - XR_TXARM_SLOT(a)) < 0)
+		return 0;
+	rx->tx_arm_seen = (uint32_t)a;
+	*waiter = XR_TXARM_WAITER(a);
+	return *waiter != 0;
+}
+
+void xr_shm_rx_arm(struct xr_shm_rx *rx, uint32_t waiter)
+{
+	rx->arm_gen++;
+	xr_store_relaxed(&rx->dir->arm, ((uint64_t)rx->arm_gen << 32) | (waiter & 0xffffu));
+	/* pairs with the fence in xr_shm_tx_armed: say that I wait, then look again */
+	xr_fence_store_load();
+}
+
+void xr_shm_rx_ready(struct xr_shm_rx *rx)
+{
+	/* release: the arming that comes with it is visible first; pairs with the sender's acquire */
+	xr_store_release(&rx->dir->ready, 1);
+}
+
+void xr_shm_rx_freeze(struct xr_shm_rx *rx)
+{
+	atomic_fetch_or(&rx->dir->consumed, XR_FROZEN);
+	rx->frozen = 1;
+	rx->seq = XR_CONSUMED_SEQ(rx->committed);
+	rx->byte = XR_CONSUMED_BYTE(rx->committed);
+	rx->pending = 0;
+	rx->arm_gen++;
+	/* release: FROZEN in consumed before the hint that makes the sender look there */
+	xr_store_release(&rx->dir->arm, ((uint64_t)rx->arm_gen << 32) | XR_ARM_FROZEN);
+}
+
+int xr_shm_rx_is_frozen(struct xr_shm_rx *rx)
+{
+	if (!rx->frozen && (xr_load_acquire(&rx->dir->consumed) & XR_FROZEN)) {
+		rx->frozen = 1;
+		rx->seq = XR_CONSUMED_SEQ(rx->committed);
+		rx->byte = XR_CONSUMED_BYTE(rx->committed);
+		rx->pending = 0;
+	}
+	return rx->frozen != 0;
+}
+
+uint64_t xr_shm_rx_readable(struct xr_shm_rx *rx)
+{
+	uint32_t seq = rx->seq, byte = rx->byte;
+	uint64_t sum = 0;
+	struct xr_view v;
+
+	if (rx->frozen)
+		return 0;
+	while (rx_look(rx, &seq, &byte, &v) == 1 && v.op == XR_OP_SEND) {
+		sum += v.len;
+		byte += v.len;
+		if (!(v.flags & XR_SLOT_OPEN)) {
+			seq++;
+			byte = 0;
+		}
+	}
+	return sum;
+}
