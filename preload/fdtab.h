@@ -14,7 +14,10 @@
 struct xr_flow;
 struct xr_epoll;
 
-enum xr_fd_kind { XR_FD_NONE = 0, XR_FD_FLOW = 1, XR_FD_EPOLL = 2 };
+/* LISTEN: no pointer, the entry is XR_FD_LISTENER(address family) */
+enum xr_fd_kind { XR_FD_NONE = 0, XR_FD_FLOW = 1, XR_FD_EPOLL = 2, XR_FD_LISTEN = 3 };
+
+#define XR_FD_LISTENER(family)	((void *)((uintptr_t)(family) << 2))
 
 #define XR_FDTAB_L2	1024u
 #define XR_FDTAB_L1	1024u
@@ -50,6 +53,8 @@ static inline struct xr_epoll *xr_fd_epoll(int fd)
 uintptr_t xr_fd_set(int fd, void *p, enum xr_fd_kind kind);
 /* Takes the entry out: exactly one of several racing callers gets it. */
 uintptr_t xr_fd_take(int fd);
+/* The first descriptor >= fd that has an entry, -1 when there is none. */
+int xr_fd_next(int fd);
 /* Calls fn for each descriptor that has an entry. */
 void xr_fd_each(void (*fn)(void *arg, int fd, uintptr_t entry), void *arg);
 

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * What the hook trampolines share.  First include of every hook_*.c: with
+ * _FORTIFY_SOURCE libc's headers would define some of the functions themselves.
+ *
+ * A trampoline finds the flow (two loads), asks its path and calls the kernel or the
+ * flow.  errno is set here and nowhere below, and left alone on success.
+ */
+#ifndef XR_HOOK_H
+#define XR_HOOK_H
+
+#undef _FORTIFY_SOURCE
+#include <errno.h>
+#include <limits.h>
+#include <stdint.h>
+#include "atomic.h"
+#include "fdtab.h"
+#include "flow.h"
+#include "mem.h"
+#include "process.h"
+#include "real.h"
+
+#define XR_HOOK		__attribute__((visibility("default")))
+#define XR_ALIAS(name)	__attribute__((visibility("default"), alias(name)))
+
+/* The most that one call moves, as in the kernel (fs.h): larger requests are cut. */
+#define XR_RW_MAX	((size_t)(INT_MAX & ~4095))
+
+/* Bytes or -errno to what libc returns. */
+static inline ssize_t xr_ret(ssize_t n)
+{
+	if (xr_likely(n >= 0))
+		return n;
+	errno = (int)-n;
+	return -1;
+}
+
+/*
+ * The flow of fd when something is to be done for it.  A fabric flow in a process that
+ * was forked behind our back must not be touched before that is noticed.
+ */
+static inline struct xr_flow *xr_hook_flow(int fd)
+{
+	struct xr_flow *f = xr_fd_flow(fd);
+
+	if (xr_likely(!f) || xr_likely(!xr_load_acquire(&f->path)))
+		return NULL;
+	xr_fork_check();
+	return f;
+}
+
+/*
+ * One read (write) on a flow: `fabric` when a fabric carries the direction, else
+ * `kernel`, bracketed when it counts.  `moved` is what to account for n bytes from the
+ * kernel: a look at bytes (MSG_PEEK) moves none.
+ */
+#define XR_CARRY(f, fd, dir, PATH, fabric, kernel, moved)					\
+	__extension__({										\
+		ssize_t carry_n;								\
+												\
+		for (;;) {									\
+			uint32_t carry_path = xr_load_acquire(&(f)->path);			\
+												\
+			if (carry_path & (PATH)) {						\
+				carry_n = (fabric);						\
+				/* the flow has gone back to TCP meanwhile */			\
+				if (carry_n == -EREMOTEIO)					\
+					continue;						\
+				carry_n = xr_ret(carry_n);					\
+				break;								\
+			}									\
+			if (!(carry_path & XR_PATH_COUNT)) {					\
+				carry_n = (kernel);						\
+				break;								\
+			}									\
+			if (!xr_flow_tcp_##dir##_begin(f))					\
+				continue;							\
+			carry_n = (kernel);							\
+			if (carry_n < 0) {							\
+				int carry_errno = errno;					\
+												\
+				xr_flow_tcp_##dir##_end(f, fd, -carry_errno);			\
+				errno = carry_errno;						\
+			} else {								\
+				xr_flow_tcp_##dir##_end(f, fd, (moved) ? carry_n : -EAGAIN);	\
+			}									\
+			break;									\
+		}										\
+		carry_n;									\
+	})
+
+#define XR_CARRY_RX(f, fd, fabric, kernel, moved) \
+	XR_CARRY(f, fd, rx, XR_PATH_RX, fabric, kernel, moved)
+#define XR_CARRY_TX(f, fd, fabric, kernel) \
+	XR_CARRY(f, fd, tx, XR_PATH_TX, fabric, kernel, 1)
+
+/*
+ * As the kernel imports an iovec: total length, cut at XR_RW_MAX; -EINVAL for a length
+ * below zero.  Sets *cut when the vector is longer than the total.
+ */
+static inline ssize_t xr_iov_total(const struct iovec *iov, size_t cnt, int *cut)
+{
+	size_t i, sum = 0;
+
+	*cut = 0;
+	for (i = 0; i < cnt; i++) {
+		size_t len = iov[i].iov_len;
+
+		if ((ssize_t)len < 0)
+			return -EINVAL;
+		if (len > XR_RW_MAX - sum) {
+			len = XR_RW_MAX - sum;
+			*cut = 1;
+		}
+		sum += len;
+	}
+	return (ssize_t)sum;
+}
+
+/* xr_flow_recv / xr_flow_send for vectors straight from the program. */
+ssize_t xr_hook_recvv(struct xr_flow *f, int fd, const struct iovec *iov, size_t cnt, int flags);
+ssize_t xr_hook_sendv(struct xr_flow *f, int fd, const struct iovec *iov, size_t cnt, int flags);
+
+/* One message; bytes or -errno.  The flow has the direction on a fabric. */
+ssize_t xr_hook_recvmsg(struct xr_flow *f, int fd, struct msghdr *mh, int flags);
+ssize_t xr_hook_sendmsg(struct xr_flow *f, int fd, const struct msghdr *mh, int flags);
+
+/* Flags that the kernel must see: the flow stays on (returns to) TCP. */
+#define XR_SEND_KERNEL	(MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN)
+
+void xr_hook_send_kernel(struct xr_flow *f, int fd, int flags);
+
+/* ---- descriptors (fds.c) ------------------------------------------------- */
+
+/* The kernel has just returned fd as new: what the table says about it is out of date. */
+void xr_fds_fresh(int fd);
+/* close(2) of a descriptor that has an entry, whatever it is.  0 or -errno. */
+int xr_fds_close(int fd);
+/* The two halves around a real call that closes fd as a side effect. */
+struct xr_fds_closing { uintptr_t entry; int last; };
+struct xr_fds_closing xr_fds_close_begin(int fd);
+void xr_fds_close_end(struct xr_fds_closing c);
+/* A duplicate of fd: take a reference before the real call, then name it or give it back. */
+uintptr_t xr_fds_dup_begin(int fd, int low);
+void xr_fds_dup_end(uintptr_t entry, int fd, int newfd);
+
+#endif

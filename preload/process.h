@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* State of the process: start, fork, exec, exit, giving up. */
+#ifndef XR_PROCESS_H
+#define XR_PROCESS_H
+
+#include <stdint.h>
+#include "atomic.h"
+#include "reason.h"
+
+/* Idempotent; from the constructor, or from the first hook that could make a flow. */
+void xr_process_init(void);
+
+/*
+ * A word in a page that the kernel wipes in every forked child (MADV_WIPEONFORK), so
+ * that a clone() or a fork() inside libc is noticed too.  Points to a constant 1 where
+ * the kernel cannot do that.
+ */
+extern _Atomic uint32_t *xr_process_alive;
+
+/* What a forked child does before anything else; at most once per child. */
+void xr_process_child(void);
+
+static inline void xr_fork_check(void)
+{
+	/* relaxed: nobody else writes it in this process */
+	if (xr_unlikely(!xr_load_relaxed(xr_process_alive)))
+		xr_process_child();
+}
+
+/* Around a real call that forks inside libc. */
+void xr_process_fork_begin(void);
+void xr_process_fork_end(int failed);
+
+/*
+ * Non-zero in a vfork child of this thread: it has the parent's memory (also this
+ * word) but its own descriptors, so it must not touch the table of descriptors.
+ */
+extern __thread uint32_t xr_vfork_depth;
+
+/* In a vfork child: fd no longer is what the parent's table says. */
+void xr_vfork_changed(int fd);
+int xr_vfork_is_changed(int fd);
+
+/* All flows back to TCP, and no new ones: for what no hook can see. */
+void xr_process_pass_through(enum xr_reason why);
+
+/* How long a caller that is about to hand a flow to somebody else waits for its bytes. */
+#define XR_HANDOVER_WAIT_NS	1000000000ull
+
+/* Before exec, from any kind of child too; failed: exec came back. */
+void xr_exec_begin(void);
+void xr_exec_failed(void);
+
+/* Flows that a program started by this process finds open go back to TCP. */
+void xr_spawn_begin(void);
+/* The same for a shell command, which uses only descriptors that it names. */
+void xr_spawn_command(const char *command);
+
+/* The process ends now. */
+void xr_process_exit(void);
+
+#endif
