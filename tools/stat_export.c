@@ -8,21 +8,28 @@
 #include "core/reason.h"
 #include "stat.h"
 
-static json_t *addr(const struct xr_stats_addr *a)
+/* "local_address" and "local_port", or "peer_..."; null and 0 where there is none. */
+static void set_addr(json_t *o, const char *end, const struct xr_stats_addr *a)
 {
-	char text[80], buf[80], *colon;
+	char text[80], key[16], *p;
 
-	if (a->family != AF_INET && a->family != AF_INET6)
-		return json_null();
-	snprintf(buf, sizeof(buf), "%s", xr_stat_addr(a, true, false, text, sizeof(text)));
-	colon = strrchr(buf, ':');
-	if (colon)
-		*colon = '\0';
-	if (buf[0] == '[') { /* brackets belong to the text form only */
-		buf[strlen(buf) - 1] = '\0';
-		return json_pack("{s:s, s:i}", "address", buf + 1, "port", (int)a->port);
+	snprintf(text, sizeof(text), "%s", "");
+	if (a->family == AF_INET || a->family == AF_INET6) {
+		char buf[80];
+
+		/* brackets and port belong to the text form only */
+		snprintf(text, sizeof(text), "%s", xr_stat_addr(a, true, false, buf, sizeof(buf)));
+		p = strrchr(text, ':');
+		if (p)
+			*p = '\0';
 	}
-	return json_pack("{s:s, s:i}", "address", buf, "port", (int)a->port);
+	p = text + (text[0] == '[');
+	if (p > text)
+		p[strlen(p) - 1] = '\0';
+	snprintf(key, sizeof(key), "%s_address", end);
+	json_object_set_new(o, key, *p ? json_string(p) : json_null());
+	snprintf(key, sizeof(key), "%s_port", end);
+	json_object_set_new(o, key, json_integer(a->port));
 }
 
 #define DIRECTION(d)                                                                               \
@@ -34,22 +41,24 @@ static json_t *addr(const struct xr_stats_addr *a)
 		  (json_int_t)(d).slots, "credits", (json_int_t)(d).credits, "rnr",                \
 		  (json_int_t)(d).rnr)
 
-static json_t *flow(const struct xr_segment_flow *f)
+static json_t *flow(const struct xr_segment *seg, const struct xr_segment_flow *f)
 {
 	static const char *const carriers[] = {"tcp", "shm", "rdma", "unknown"};
 	static const char *const roles[] = {"unknown", "client", "server"};
 	unsigned int tx = f->id.carrier_tx, rx = f->id.carrier_rx;
-	json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:i, s:I, s:o, s:o, s:s, s:s, s:s}", "state",
-			      xr_segment_state(f), "carrier", xr_segment_carrier(f), "carrier_tx",
-			      carriers[tx < 3 ? tx : 3], "carrier_rx", carriers[rx < 3 ? rx : 3], "fd",
-			      (int)f->id.fd, "inode", (json_int_t)f->id.inode, "local",
-			      addr(&f->id.local), "peer", addr(&f->id.peer), "role",
-			      roles[f->id.role < 3 ? f->id.role : 0], "reason",
+	json_t *o = json_pack("{s:i, s:s, s:i, s:I, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "pid",
+			      (int)seg->pid, "program", seg->program, "fd", (int)f->id.fd, "inode",
+			      (json_int_t)f->id.inode, "state", xr_segment_state(f), "role",
+			      roles[f->id.role < 3 ? f->id.role : 0], "carrier",
+			      xr_segment_carrier(f), "carrier_tx", carriers[tx < 3 ? tx : 3],
+			      "carrier_rx", carriers[rx < 3 ? rx : 3], "reason",
 			      xr_reason_name(f->id.reason), "last_reason",
 			      xr_reason_name(f->id.last_reason));
 
 	if (!o)
 		return NULL;
+	set_addr(o, "local", &f->id.local);
+	set_addr(o, "peer", &f->id.peer);
 	json_object_set_new(o, "peer_pid", json_integer(f->id.peer_pid));
 	json_object_set_new(o, "opened_ns", json_integer((json_int_t)f->id.opened_ns));
 	json_object_set_new(o, "upgraded_ns", json_integer((json_int_t)f->id.upgraded_ns));
@@ -65,7 +74,7 @@ static json_t *flow(const struct xr_segment_flow *f)
 static json_t *process(const struct xr_segment *seg)
 {
 	static const char *const life[] = {"live", "dead", "foreign"};
-	json_t *counters = json_object(), *reasons = json_object(), *flows = json_array();
+	json_t *counters = json_object(), *reasons = json_object();
 
 	for (int i = 0; i < XR_STAT_COUNT; i++)
 		json_object_set_new(counters, xr_segment_counter_names[i],
@@ -74,29 +83,32 @@ static json_t *process(const struct xr_segment *seg)
 		if (seg->reason[i])
 			json_object_set_new(reasons, xr_reason_name(i),
 					    json_integer((json_int_t)seg->reason[i]));
-	for (uint32_t i = 0; i < seg->n_flows; i++)
-		json_array_append_new(flows, flow(&seg->flow[i]));
-	return json_pack("{s:i, s:s, s:I, s:s, s:s, s:b, s:I, s:o, s:o, s:o}", "pid", (int)seg->pid,
+	return json_pack("{s:i, s:s, s:I, s:s, s:s, s:b, s:I, s:o, s:o}", "pid", (int)seg->pid,
 			 "program", seg->program, "uid", (json_int_t)seg->uid, "life",
 			 life[seg->life], "xrdma_version", seg->version, "helper_thread",
 			 (int)seg->helper_thread, "opened_ns", (json_int_t)seg->opened_ns, "counters",
-			 counters, "reasons", reasons, "flows", flows);
+			 counters, "reasons", reasons);
 }
 
 int xr_stat_print_json(FILE *out, const struct xr_stat_set *set)
 {
-	json_t *root = json_object(), *list = json_array();
-	int err;
+	json_t *processes = json_array(), *flows = json_array();
+	json_t *root = json_pack("{s:i, s:o, s:o}", "format", 1, "processes", processes, "flows",
+				 flows);
+	int err = 0;
 
-	json_object_set_new(root, "format", json_integer(1));
-	json_object_set(root, "processes", list);
-	for (size_t i = 0; i < set->n; i++)
-		json_array_append_new(list, process(&set->seg[i]));
-	json_decref(list);
-	err = json_dumpf(root, out, JSON_INDENT(2) | JSON_PRESERVE_ORDER) ? -ENOMEM : 0;
+	for (size_t i = 0; i < set->n; i++) {
+		const struct xr_segment *seg = &set->seg[i];
+
+		err |= json_array_append_new(processes, process(seg));
+		for (uint32_t k = 0; k < seg->n_flows; k++)
+			err |= json_array_append_new(flows, flow(seg, &seg->flow[k]));
+	}
+	if (!err)
+		err = json_dumpf(root, out, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
 	json_decref(root);
 	putc('\n', out);
-	return err;
+	return err ? -ENOMEM : 0;
 }
 
 /* Program names are printable ASCII already. */
