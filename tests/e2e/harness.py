@@ -56,13 +56,13 @@ class Proc:
     """A program, its output line by line, and its end."""
 
     def __init__(self, argv, shim=False, env=None, options=(), stdin=True, cwd=None, pass_fds=(),
-                 preexec=None, stderr=None):
+                 preexec=None, stderr=None, wrap=()):
         self.argv = [str(a) for a in argv]
         self.shim = shim
         self.buf = b""
         self.eof = False
         self.seen = []
-        full = (run_prefix(options) if shim else []) + self.argv
+        full = [*wrap, *(run_prefix(options) if shim else []), *self.argv]
         self.errfile = stderr or tempfile.TemporaryFile()
         self.p = subprocess.Popen(
             full, stdin=subprocess.PIPE if stdin is True else stdin, stdout=subprocess.PIPE,
@@ -156,6 +156,9 @@ class Env:
         """Every flow that xr-stat shows for this test's programs; see flows_of."""
         return flows_of({**os.environ, **self.env}, pid)
 
+    def counters(self, pid):
+        return counters_of({**os.environ, **self.env}, pid)
+
     def close(self):
         for f in self.closers:
             f()
@@ -171,10 +174,18 @@ def xr_stat(env, *args):
     return p.stdout
 
 
+def counters_of(env, pid):
+    """The totals of one process: {"handshake_refused": 0, ...}, and its reasons."""
+    for p in json.loads(xr_stat(env, "-a", "-n", "-j"))["processes"]:
+        if p["pid"] == pid:
+            return p["counters"], p["reasons"]
+    raise AssertionError("xr-stat does not show process %d" % pid)
+
+
 def flows_of(env, pid=None):
+    """Every connection that xr-stat shows, of one process or of all."""
     got = json.loads(xr_stat(env, "-a", "-n", "-j"))
-    flows = got["flows"] if isinstance(got, dict) else got
-    return [f for f in flows if pid is None or f["pid"] == pid]
+    return [f for f in got["flows"] if pid in (None, f["pid"]) and f["state"].upper() != "LISTEN"]
 
 
 def until(cond, timeout=5.0, what="condition", step=0.01):

@@ -411,46 +411,6 @@ static long c_exit(struct call *k)
 	exit(arg(k, 1));
 }
 
-/* ---- race N PORT: N threads whose first call ever is made at the same instant ---- */
-
-static pthread_barrier_t gate;
-static int race_port;
-
-static void *racer(void *unused)
-{
-	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(race_port) };
-	char c = 'r';
-	int s;
-
-	a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	pthread_barrier_wait(&gate);
-	s = socket(AF_INET, SOCK_STREAM, 0);
-	if (s < 0 || connect(s, (struct sockaddr *)&a, sizeof(a)) || send(s, &c, 1, 0) != 1 ||
-	    recv(s, &c, 1, 0) != 1 || c != 'r' || shutdown(s, SHUT_WR) || recv(s, &c, 1, 0) != 0 || close(s))
-		return "failed";
-	return unused;
-}
-
-static long c_race(struct call *k)
-{
-	int n = arg(k, 1);
-	long good = 0;
-	pthread_t t[256];
-
-	race_port = arg(k, 2);
-	pthread_barrier_init(&gate, NULL, n);
-	for (int i = 0; i < n; i++)
-		if (pthread_create(&t[i], NULL, racer, NULL))
-			exit(92);
-	for (int i = 0; i < n; i++) {
-		void *r;
-
-		pthread_join(t[i], &r);
-		good += r == NULL;
-	}
-	return good;
-}
-
 const struct command sys_commands[] = {
 	{ "socket", 3, c_socket },
 	{ "bind", 3, c_bind },
@@ -491,6 +451,5 @@ const struct command sys_commands[] = {
 	{ "spin", 1, c_spin },
 	{ "exit", 1, c_exit },
 	{ "_exit", 1, c_exit },
-	{ "race", 2, c_race },
 	{},
 };

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Several threads on one connection, one epoll instance, one process."""
+import socket
+
+import pytest
+
+from shell import EV_IN, EV_ONESHOT, WAITALL
+import harness
+import shell
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_first_call_race(env):
+    """64 threads make the process's first socket calls at the same instant."""
+    server = shell.Shell(env, "server")
+    lfd = server.ok("socket", socket.AF_INET, socket.SOCK_STREAM, 0)
+    server.ok("bind", lfd, "127.0.0.1", 0)
+    server.ok("listen", lfd, 128)
+    port = int(server("getsockname", lfd).words[1])
+    n = 64
+    served = server.bg("accept_echo", lfd, n)
+    client = shell.Shell(env, "client", "race", str(n), str(port))
+    assert client.collect(0, 20), client.proc.describe()
+    assert client.results[0].ret == n
+    assert served.result().ret == n
+
+
+def test_within_one_process(env):
+    """Two threads of one process talk to each other."""
+    sh = shell.Shell(env, "client")
+    p = shell.Pair(env, server=sh, client=sh)
+    for _ in range(10):
+        p.turns(20, 1000)
+    p.c.sendall(300000 // 3)
+    assert p.s.recv(100000, WAITALL).ret == 100000
+    p.c.close()
+    assert p.s.drain() == (0, None)
+
+
+def test_close_while_other_thread_reads(live):
+    """Linux: the reader keeps its reference and reads on; the number is free at once."""
+    r = live.c.recv_bg(10)
+    live.client.asleep()
+    live.c.close()
+    assert not r.done(0.05)
+    assert live.client("recv", live.c.fd, 1, 0, 0, 0).err == "EBADF"
+    live.s.sendall(10)
+    got = r.result(2)
+    assert got.ret == 10 and got.words == ["ok"]
+    assert live.s.drain() == (0, None)
+
+
+def test_two_readers(live):
+    """Two threads in recv: between them they get each byte once."""
+    a, b = live.c.recv_bg(1), live.c.recv_bg(1)
+    live.client.asleep()
+    live.s.send(1)
+    harness.until(lambda: a.done(0.01) or b.done(0.01), 2, "one reader awake")
+    first, second = (a, b) if a.done() else (b, a)
+    assert first.result().ret == 1
+    assert not second.done(0.03)
+    live.s.send(1)
+    assert second.result(2).ret == 1
+
+
+def test_reader_and_poller(live):
+    """One thread in poll and one in recv on one socket: both wake."""
+    p = live.client.bg("poll", -1, live.c.fd, EV_IN)
+    r = live.c.recv_bg(10)
+    live.client.asleep()
+    live.s.sendall(10)
+    assert r.result(2).ret == 10
+    # The poller may have looked after the reader took all; on TCP too. More data settles it.
+    live.s.sendall(10)
+    assert p.result(2).ints == [EV_IN]
+
+
+def test_many_writers(live):
+    """Four threads send at once: a send of this size is not torn apart."""
+    n = 8
+    keys = [live.c.tx_key + 7 * i + 1 for i in range(4)]
+    sends = []
+    for _ in range(n):
+        for k in keys:
+            sends.append(live.client.bg("send", live.c.fd, 512, 0x4000, k, 0))
+    for s in sends:
+        assert s.result().ret == 512
+    left = {k: n for k in keys}
+    for _ in range(4 * n):
+        for k in keys:
+            r = live.server("recv", live.s.fd, 512, WAITALL | 2, k, 0)
+            if r.words[0] == "ok":
+                left[k] -= 1
+                break
+        else:
+            raise AssertionError("a message is torn")
+        assert live.server("recv", live.s.fd, 512, WAITALL, k, 0).ret == 512
+    assert set(left.values()) == {0}
+
+
+def test_blocked_writer_and_reader(live):
+    """A thread stuck in send does not keep another from reading the same socket."""
+    n = live.c.fill()
+    w = live.c.send_bg(1 << 20)
+    live.client.asleep()
+    live.s.sendall(100)
+    assert live.c.recv(100, WAITALL).ret == 100
+    assert not w.done()
+    got = 0
+    while got < n:
+        got += live.s.recv(min(n - got, 1 << 20), WAITALL).ret
+    d = live.s.drain_bg()
+    live.c.tx += w.result().ret
+    live.c.shutdown(socket.SHUT_WR)
+    assert live.s.drained(d) == (1 << 20, None)
+
+
+def test_shutdown_by_other_thread_ends_both(live):
+    r = live.c.recv_bg(10)
+    live.client.asleep()
+    live.c.shutdown(socket.SHUT_RDWR)
+    assert r.result(2).ret == 0
+    live.c.close()
+    assert live.s.drain() == (0, None)
+
+
+def test_many_threads_on_one_epfd(pair):
+    """Eight threads share one set under ONESHOT; 12 connections in use at once."""
+    ends = [pair.connect() for _ in range(12)]
+    ep = pair.server.ok("epoll_create", 0)
+    for _, s in ends:
+        pair.server.ok("epoll_ctl", ep, 1, s.fd, EV_IN | EV_ONESHOT, s.fd)
+    pair.server.ok("serve", ep, 8)
+    # The echo returns what was sent: the client reads with the key it wrote with.
+    running = [pair.client.bg("turns", c.fd, 300, 700, 1, c.tx_key, 0, c.tx_key, 0) for c, _ in ends]
+    for r in running:
+        assert r.result(30).ret == 300
+    for c, _ in ends:
+        c.shutdown(socket.SHUT_WR)
+        assert c.drain() == (0, None)
+
+
+def test_threads_open_and_close(pair):
+    """Connections made, used and closed by many threads while one flow lives on."""
+    pair.upgrade()
+    served = pair.server.bg("accepts", 120, pair.lfd, 500)
+    pair.client.ok("connects", 40, pair.port, 500)
+    more = [pair.client.bg("connects", 40, pair.port, 500) for _ in range(2)]
+    more.append(served)
+    for m in more:
+        assert m.result(20).ret > 0
+    pair.turns()

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Many calls for one order, where a line per call would drown what is measured. */
+#define _GNU_SOURCE
+#include "xrsh.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct sockaddr_in loopback(int port)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(port) };
+
+	a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	return a;
+}
+
+/* ---- race N PORT: N threads whose first call ever is made at the same instant ---- */
+
+static pthread_barrier_t gate;
+static int race_port;
+
+static void *racer(void *unused)
+{
+	struct sockaddr_in a = loopback(race_port);
+	char c = 'r';
+	int s;
+
+	pthread_barrier_wait(&gate);
+	s = socket(AF_INET, SOCK_STREAM, 0);
+	if (s < 0 || connect(s, (struct sockaddr *)&a, sizeof(a)) || send(s, &c, 1, 0) != 1 ||
+	    recv(s, &c, 1, 0) != 1 || c != 'r' || shutdown(s, SHUT_WR) || recv(s, &c, 1, 0) != 0 ||
+	    close(s))
+		return "failed";
+	return unused;
+}
+
+static long c_race(struct call *k)
+{
+	int n = arg(k, 1);
+	long good = 0;
+	pthread_t t[256];
+
+	race_port = arg(k, 2);
+	pthread_barrier_init(&gate, NULL, n);
+	for (int i = 0; i < n; i++)
+		if (pthread_create(&t[i], NULL, racer, NULL))
+			exit(92);
+	for (int i = 0; i < n; i++) {
+		void *r;
+
+		pthread_join(t[i], &r);
+		good += r == NULL;
+	}
+	return good;
+}
+
+/* accept_echo LFD N: accepts N connections and echoes each to its end, a thread for each */
+static void *echo_one(void *p)
+{
+	int fd = (long)p;
+	char b[4096];
+	ssize_t n;
+
+	while ((n = recv(fd, b, sizeof(b), 0)) > 0)
+		if (send(fd, b, n, MSG_NOSIGNAL) != n)
+			break;
+	close(fd);
+	return NULL;
+}
+
+static long c_accept_echo(struct call *k)
+{
+	for (long i = 0; i < arg(k, 2); i++) {
+		long fd = accept(arg(k, 1), NULL, NULL);
+		pthread_t t;
+
+		if (fd < 0)
+			return -1;
+		if (pthread_create(&t, NULL, echo_one, (void *)fd))
+			exit(92);
+		pthread_detach(t);
+	}
+	return arg(k, 2);
+}
+
+/* ---- connects N PORT BYTES: times connect, and the first turn when BYTES is not zero ---- */
+
+static double now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
+}
+
+static long c_connects(struct call *k)
+{
+	struct sockaddr_in a = loopback(arg(k, 2));
+	size_t bytes = arg(k, 3);
+	char b[4096] = {};
+
+	for (long i = 0; i < arg(k, 1); i++) {
+		int s = socket(AF_INET, SOCK_STREAM, 0);
+		double t = now_us(), t1, t2;
+
+		if (s < 0 || connect(s, (struct sockaddr *)&a, sizeof(a)))
+			return -1;
+		t1 = now_us();
+		if (bytes && (send(s, b, bytes, 0) != (ssize_t)bytes ||
+			      recv(s, b, bytes, MSG_WAITALL) != (ssize_t)bytes))
+			return -1;
+		t2 = now_us();
+		/* The other end closes last, so no port of ours waits out TIME_WAIT. */
+		if (shutdown(s, SHUT_WR) || recv(s, b, 1, 0) != 0 || close(s))
+			return -1;
+		extra(k, " %.1f:%.1f", t1 - t, t2 - t1);
+	}
+	return arg(k, 1);
+}
+
+/* accepts N LFD BYTES: serves connects */
+static long c_accepts(struct call *k)
+{
+	size_t bytes = arg(k, 3);
+	char b[4096];
+
+	for (long i = 0; i < arg(k, 1); i++) {
+		int s = accept(arg(k, 2), NULL, NULL);
+
+		if (s < 0)
+			return -1;
+		if (bytes && (recv(s, b, bytes, MSG_WAITALL) != (ssize_t)bytes ||
+			      send(s, b, bytes, MSG_NOSIGNAL) != (ssize_t)bytes))
+			return -1;
+		if (recv(s, b, 1, 0) != 0)
+			return -1;
+		close(s);
+	}
+	return arg(k, 1);
+}
+
+/* ---- serve EP N: threads that share one epoll instance and echo what comes, one-shot ---- */
+
+static void *server(void *p)
+{
+	int ep = (long)p;
+	char b[4096];
+
+	for (;;) {
+		struct epoll_event ev;
+		int fd;
+
+		if (epoll_wait(ep, &ev, 1, -1) != 1)
+			return NULL;
+		fd = ev.data.fd;
+		for (;;) {
+			ssize_t n = recv(fd, b, sizeof(b), MSG_DONTWAIT);
+
+			if (n < 0 && errno == EAGAIN)
+				break;
+			if (n <= 0) {
+				close(fd);
+				fd = -1;
+				break;
+			}
+			if (send(fd, b, n, MSG_NOSIGNAL) != n)
+				exit(95);
+		}
+		ev.events = EPOLLIN | EPOLLONESHOT;
+		if (fd >= 0 && epoll_ctl(ep, EPOLL_CTL_MOD, fd, &ev))
+			exit(96);
+	}
+}
+
+static long c_serve(struct call *k)
+{
+	for (long i = 0; i < arg(k, 2); i++) {
+		pthread_t t;
+
+		if (pthread_create(&t, NULL, server, (void *)(long)arg(k, 1)))
+			exit(92);
+		pthread_detach(t);
+	}
+	return 0;
+}
+
+const struct command load_commands[] = {
+	{ "race", 2, c_race },
+	{ "accept_echo", 2, c_accept_echo },
+	{ "connects", 3, c_connects },
+	{ "accepts", 3, c_accepts },
+	{ "serve", 2, c_serve },
+	{},
+};
