@@ -1,0 +1,489 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Waiters, busy-waiting, and the sleep of a blocking call on one flow. */
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include "flow.h"
+#include "mem.h"
+#include "ready.h"
+#include "waiter.h"
+
+/*
+ * Spinning.  An idle core takes ~35 us to wake, a look at a cache line a few ns, a turn
+ * by sched_yield between two tasks of one core 1.3 us.
+ */
+#define SPIN_FIRST	32		/* looks before the first yield, ~1 us */
+#define SPIN_ROUND	8		/* looks between two yields, ~0.3 us */
+#define SPIN_MIN	1000u		/* ns; the budget of a caller that never hits */
+#define SPIN_SWITCH	3000u		/* cycles: a yield that took longer ran somebody else */
+#define SPIN_QUIET	16		/* yields that came back at once until the core is ours */
+#define SPIN_HOG	1000000u	/* cycles: whoever ran does not give the core back soon */
+
+struct waiter_tls {
+	uintptr_t frame;	/* stack address of the wait this thread is in, 0 */
+	void *scratch;
+	size_t scratch_len;
+	uintptr_t scratch_frame;
+	uint32_t self;
+	uint32_t crowded;	/* > 0: others want this core, yield after every look */
+	uint32_t tx_spin, poll_spin;
+};
+static __thread struct waiter_tls tls = { .crowded = SPIN_QUIET };
+
+/* Written by the owner of the number; waiting is read by threads that meet its claims. */
+static struct waiter_slot {
+	_Atomic int tid;	/* of a thread's waiter, 0 for an epoll file's */
+	_Atomic uint32_t waiting;
+} waiter_slot[XR_WAITERS];
+static _Atomic uint64_t waiter_map[XR_WAITERS / 64] = { 1 };	/* number 0 is nobody */
+
+static pthread_key_t waiter_key;
+static int waiter_key_made;
+
+/* Claims of sleeping threads on the two directions of each flow of this process. */
+struct waiter_claim {
+	_Atomic uint32_t by[2];
+};
+static _Atomic(struct waiter_claim *) waiter_claims;
+
+/* ---- numbers ------------------------------------------------------------- */
+
+static uint32_t waiter_alloc(void)
+{
+	uint32_t i;
+
+	/* the lowest free number: its bells exist already */
+	for (i = 0; i < XR_WAITERS / 64; i++) {
+		uint64_t m = xr_load_relaxed(&waiter_map[i]);
+
+		while (~m) {
+			uint32_t b = (uint32_t)__builtin_ctzll(~m);
+
+			if (xr_cas(&waiter_map[i], &m, m | 1ull << b))
+				return i * 64 + b;
+		}
+	}
+	return 0;
+}
+
+/* Threads that ended without their destructor leave their numbers behind. */
+static int waiter_reclaim(void)
+{
+	uint32_t w, n = 0;
+
+	for (w = 1; w < XR_WAITERS; w++) {
+		int tid = xr_load_relaxed(&waiter_slot[w].tid);
+
+		if (tid && xr_sys3(SYS_tgkill, xr_getpid(), tid, 0) == -ESRCH &&
+		    xr_cas(&waiter_slot[w].tid, &tid, 0)) {
+			xr_waiter_put(w);
+			n++;
+		}
+	}
+	return n != 0;
+}
+
+uint32_t xr_waiter_get(void)
+{
+	uint32_t w = waiter_alloc();
+
+	if (xr_unlikely(!w) && waiter_reclaim())
+		w = waiter_alloc();
+	return w;
+}
+
+/*
+ * The bells stay with the number for its next owner, who may see them ring once for
+ * something that was meant for us.
+ */
+void xr_waiter_put(uint32_t w)
+{
+	if (!w || w >= XR_WAITERS)
+		return;
+	xr_store_relaxed(&waiter_slot[w].waiting, 0);
+	xr_store_relaxed(&waiter_slot[w].tid, 0);
+	xr_fetch_and(&waiter_map[w / 64], ~(1ull << (w % 64)));
+}
+
+static void waiter_thread_exit(void *arg)
+{
+	(void)arg;
+	xr_waiter_put(tls.self);
+	tls.self = 0;
+	xr_unmap(tls.scratch, tls.scratch_len);
+	tls.scratch = NULL;
+	tls.scratch_len = 0;
+}
+
+__attribute__((constructor)) static void waiter_init(void)
+{
+	/*
+	 * Values of the first 32 keys lie in the thread itself; a later key would make
+	 * pthread_setspecific allocate, so those threads are left to waiter_reclaim.
+	 */
+	if (pthread_key_create(&waiter_key, waiter_thread_exit))
+		return;
+	if (waiter_key < 32)
+		waiter_key_made = 1;
+	else
+		pthread_key_delete(waiter_key);
+}
+
+static void waiter_at_exit(void)
+{
+	if (waiter_key_made)
+		pthread_setspecific(waiter_key, &tls);
+}
+
+uint32_t xr_waiter_self(void)
+{
+	if (xr_likely(tls.self))
+		return tls.self;
+	tls.self = xr_waiter_get();
+	if (tls.self) {
+		xr_store_relaxed(&waiter_slot[tls.self].tid, xr_gettid());
+		waiter_at_exit();
+	}
+	return tls.self;
+}
+
+void xr_waiter_forked(void)
+{
+	uint32_t i;
+
+	for (i = 0; i < XR_WAITERS / 64; i++)
+		xr_store_relaxed(&waiter_map[i], i ? 0 : 1);
+	for (i = 0; i < XR_WAITERS; i++) {
+		xr_store_relaxed(&waiter_slot[i].tid, 0);
+		xr_store_relaxed(&waiter_slot[i].waiting, 0);
+	}
+	/* the parent's claims mean nothing here; the mapping is left to the parent's flows */
+	xr_store_relaxed(&waiter_claims, NULL);
+	tls.self = 0;
+	tls.frame = 0;
+	tls.scratch_frame = 0;
+}
+
+/* ---- scratch memory ------------------------------------------------------ */
+
+/*
+ * 1 when a frame remembered in TLS is an outer one of the caller's, not one that was
+ * left by longjmp: then the stack has been wound back beyond it.
+ */
+static int frame_alive(uintptr_t frame)
+{
+	stack_t ss;
+
+	if (!frame)
+		return 0;
+	if ((uintptr_t)__builtin_frame_address(0) < frame)
+		return 1;
+	/* a handler on a stack of its own may lie anywhere */
+	return !xr_sys2(SYS_sigaltstack, 0, &ss) && (ss.ss_flags & SS_ONSTACK);
+}
+
+void *xr_scratch_get(size_t len, size_t *own)
+{
+	void *p;
+
+	len = XR_ALIGN(len, 65536);
+	if (!frame_alive(tls.scratch_frame)) {
+		if (tls.scratch_len < len) {
+			p = xr_map_private(len);
+			if (!p)
+				return NULL;
+			xr_unmap(tls.scratch, tls.scratch_len);
+			tls.scratch = p;
+			tls.scratch_len = len;
+			waiter_at_exit();
+		}
+		*own = 0;
+		tls.scratch_frame = (uintptr_t)__builtin_frame_address(0);
+		return tls.scratch;
+	}
+	*own = len;
+	return xr_map_private(len);
+}
+
+void xr_scratch_put(void *p, size_t own)
+{
+	if (own)
+		xr_unmap(p, own);
+	else
+		tls.scratch_frame = 0;
+}
+
+/* ---- spinning ------------------------------------------------------------ */
+
+/* Lets others run.  1 when one did, and for so long that spinning makes no sense here. */
+static int spin_yield(void)
+{
+	uint64_t c = xr_cycles();
+
+	xr_sys0(SYS_sched_yield);
+	c = xr_cycles() - c;
+	if (c >= SPIN_SWITCH)
+		tls.crowded = SPIN_QUIET;
+	else if (tls.crowded)
+		tls.crowded--;
+	return c >= SPIN_HOG;
+}
+
+int xr_spin(uint32_t *budget, int (*again)(void *arg), void *arg)
+{
+	uint64_t start = 0, now, max = xr_cfg.spin > UINT32_MAX ? UINT32_MAX : xr_cfg.spin;
+	uint32_t b = *budget;
+	int i, r, hog = 0, looks = tls.crowded ? 1 : SPIN_FIRST;
+
+	if (!max)
+		return again(arg);
+	if (!b || b > max)
+		b = (uint32_t)max;
+	for (;;) {
+		for (i = 0; i < looks; i++) {
+			r = again(arg);
+			if (r) {
+				if (b < max)
+					*budget = b * 2 < max ? b * 2 : (uint32_t)max;
+				return r;
+			}
+			xr_cpu_relax();
+		}
+		hog = spin_yield();
+		now = xr_now_ns();
+		if (!start)
+			start = now;
+		else if (now - start >= b)
+			break;
+		if (hog)
+			break;
+		looks = tls.crowded ? 1 : SPIN_ROUND;
+	}
+	b = hog ? 0 : b / 2;
+	*budget = b > SPIN_MIN ? b : SPIN_MIN;
+	return again(arg);
+}
+
+void xr_spin_slept(uint32_t *budget, uint64_t ns)
+{
+	uint64_t max = xr_cfg.spin, b = *budget;
+
+	/* a wake-up takes about as long as the longest spin: this sleep ended within the spin */
+	if (ns > 2 * max)
+		return;
+	b = b * 4 < max ? b * 4 : max;
+	*budget = b > SPIN_MIN ? (uint32_t)b : SPIN_MIN;
+}
+
+uint32_t *xr_spin_tx(void)
+{
+	return &tls.tx_spin;
+}
+
+uint32_t *xr_spin_poll(void)
+{
+	return &tls.poll_spin;
+}
+
+/* ---- going to sleep ------------------------------------------------------ */
+
+uint32_t xr_waiter_enter(struct xr_wait_frame *fr)
+{
+	fr->outer = frame_alive(tls.frame) ? tls.frame : 0;
+	fr->nested = fr->outer != 0;
+	tls.frame = (uintptr_t)__builtin_frame_address(0);
+	fr->waiter = xr_waiter_self();
+	/* relaxed: a claim that is met is checked again every XR_WAIT_SLICE */
+	if (fr->waiter)
+		xr_store_relaxed(&waiter_slot[fr->waiter].waiting, 1);
+	return fr->waiter;
+}
+
+void xr_waiter_leave(struct xr_wait_frame *fr)
+{
+	tls.frame = fr->outer;
+	if (fr->waiter && !fr->nested)
+		xr_store_relaxed(&waiter_slot[fr->waiter].waiting, 0);
+}
+
+static void forget_entry(void *arg, struct xr_shm_link *l, uint32_t cookie)
+{
+	(void)arg;
+	(void)l;
+	(void)cookie;
+}
+
+int xr_waiter_doze(struct xr_shm_link *l, uint32_t w)
+{
+	xr_shm_link_sleeping(l, w, 1);
+	if (xr_likely(!xr_shm_link_pending(l, w)))
+		return 0;
+	/* whom they speak of does not matter: the caller looks at all its flows */
+	xr_shm_link_harvest(l, w, forget_entry, NULL);
+	return 1;
+}
+
+void xr_waiter_rise(struct xr_wait_frame *fr, struct xr_shm_link *l, int bell, int rang)
+{
+	static const uint64_t one = 1;
+	uint64_t n;
+
+	if (rang)
+		xr_sys3(SYS_read, bell, &n, sizeof(n));
+	xr_shm_link_harvest(l, fr->waiter, forget_entry, NULL);
+	if (xr_likely(!fr->nested))
+		xr_shm_link_sleeping(l, fr->waiter, 0);
+	else if (bell >= 0)
+		xr_sys3(SYS_write, bell, &one, sizeof(one));
+}
+
+/* ---- claims -------------------------------------------------------------- */
+
+static _Atomic uint32_t *claim_word(struct xr_flow *f, int dir, int make)
+{
+	struct waiter_claim *c = xr_load_acquire(&waiter_claims), *seen = NULL;
+	size_t i = (size_t)(f - xr_slab.flow), len = xr_slab.max * sizeof(*c);
+
+	if (f < xr_slab.flow || i >= xr_slab.max)
+		return NULL;
+	if (xr_unlikely(!c)) {
+		if (!make)
+			return NULL;
+		c = xr_map_private(len);
+		if (!c)
+			return NULL;
+		if (!xr_cas(&waiter_claims, &seen, c)) {
+			xr_unmap(c, len);
+			c = seen;
+		}
+	}
+	return &c[i].by[dir];
+}
+
+int xr_waiter_claim(struct xr_flow *f, int dir, uint32_t w)
+{
+	_Atomic uint32_t *p = claim_word(f, dir, 1);
+	uint32_t by;
+
+	if (!p)
+		return 0;
+	by = xr_load_relaxed(p);
+	for (;;) {
+		if (by == w)
+			return 1;
+		/* a claim whose owner is not waiting was left by longjmp or a thread that ended */
+		if (by && by < XR_WAITERS && xr_load_relaxed(&waiter_slot[by].waiting))
+			return 0;
+		/* full barrier: claim, then arm; pairs with the epoll file's "arm, then look" */
+		if (xr_cas(p, &by, w))
+			return 1;
+	}
+}
+
+void xr_waiter_unclaim(struct xr_flow *f, int dir, uint32_t w)
+{
+	_Atomic uint32_t *p = claim_word(f, dir, 0);
+
+	if (p && xr_cas(p, &w, 0) && f->priv->regs)
+		xr_epoll_flow_kick(f);
+}
+
+uint32_t xr_waiter_claimed(struct xr_flow *f, int dir)
+{
+	_Atomic uint32_t *p = claim_word(f, dir, 0);
+	uint32_t by = p ? xr_load_acquire(p) : 0;
+
+	return by < XR_WAITERS && xr_load_relaxed(&waiter_slot[by].waiting) ? by : 0;
+}
+
+/* ---- one flow ------------------------------------------------------------ */
+
+struct wait_arg {
+	struct xr_flow *f;
+	uint32_t mask;
+};
+
+static int wait_look(void *arg)
+{
+	struct wait_arg *a = arg;
+
+	return xr_flow_peek(a->f, a->mask);
+}
+
+static int wait_sleep(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline,
+		      struct xr_signal_mark mark, struct xr_wait_frame *fr, struct xr_shm_link *l)
+{
+	struct pollfd p[2] = { { .fd = -1 }, { .fd = -1, .events = POLLIN } };
+	int dir = mask & POLLIN ? 0 : 1, bell = -1, claimed = 0, n = 0;
+	uint64_t slice = 0;
+	uint32_t ev;
+
+	if (l && fr->waiter && l->owner_pid == xr_getpid())
+		bell = xr_shm_link_bell(l, fr->waiter);
+	if (bell >= 0) {
+		/* entries of earlier sleeps, so that doze reports only new ones */
+		xr_shm_link_harvest(l, fr->waiter, forget_entry, NULL);
+		claimed = xr_waiter_claim(f, dir, fr->waiter);
+	}
+	if (claimed)
+		xr_flow_arm(f, fr->waiter, mask);
+	else
+		slice = XR_WAIT_SLICE;
+	/* also UINT32_MAX, back on the kernel: the caller finds out */
+	if (xr_flow_poll(f, fd) & xr_ready_bits(mask))
+		goto unclaim;
+	if (claimed && xr_waiter_doze(l, fr->waiter))
+		goto rise;
+	ev = xr_flow_kernel_mask(f, mask);
+	if (ev) {
+		p[0].fd = fd;
+		p[0].events = (short)ev;
+	} else if (!slice) {
+		slice = XR_WAIT_LONG;
+	}
+	p[1].fd = claimed ? bell : -1;
+	if (slice)
+		slice += xr_now_ns();
+	n = xr_sleep_poll(p, 2, xr_deadline_min(deadline, slice), NULL, mark, 0);
+	if (n > 0 && p[0].revents)
+		xr_flow_kernel_event(f, (uint32_t)(unsigned short)p[0].revents);
+	if (n == 0 && deadline && (!slice || deadline <= slice))
+		n = -EAGAIN;
+rise:
+	if (claimed)
+		xr_waiter_rise(fr, l, bell, n > 0 && p[1].revents);
+unclaim:
+	if (claimed)
+		xr_waiter_unclaim(f, dir, fr->waiter);
+	return n == -EINTR || n == -EAGAIN ? n : 0;
+}
+
+int xr_wait_flow(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline)
+{
+	struct xr_signal_mark mark = xr_signal_mark();
+	struct wait_arg arg = { f, mask };
+	uint32_t *budget = mask & POLLIN ? &f->rx_spin : &tls.tx_spin;
+	struct xr_shm_link *l;
+	struct xr_wait_frame fr;
+	uint64_t then;
+	int r;
+
+	/* the reference keeps shared memory mapped if another thread closes the flow */
+	l = xr_flow_link_get(f);
+	if (xr_spin(budget, wait_look, &arg)) {
+		r = 0;
+		goto unref;
+	}
+	then = xr_now_ns();
+	xr_waiter_enter(&fr);
+	r = wait_sleep(f, fd, mask, deadline, mark, &fr, l);
+	xr_waiter_leave(&fr);
+	if (!r)
+		xr_spin_slept(budget, xr_now_ns() - then);
+unref:
+	if (l)
+		xr_link_unref(l);
+	return r;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Between waiter.c, poll.c, select.c and epoll*.c: how a thread goes to sleep.
+ *
+ * A direction of a flow has room for one waiter (the arm words of the ring).  Threads
+ * that sleep on the same direction therefore take turns: the one that claimed it is
+ * told by the peer, the others look again every XR_WAIT_SLICE.  An epoll file gives way
+ * to a thread, and is kicked when the thread leaves.
+ */
+#ifndef XR_WAITER_H
+#define XR_WAITER_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "flow.h"
+#include "ready.h"
+
+#define XR_WAIT_SLICE	1000000u	/* ns; for sleepers that nobody can wake */
+#define XR_WAIT_LONG	100000000u	/* ns; where the kernel socket has said all it will say */
+
+/* poll(2) bits that answer a question for mask on a flow. */
+static inline uint32_t xr_ready_bits(uint32_t mask)
+{
+	return mask | POLLERR | POLLHUP;
+}
+
+/* The earlier of two deadlines, 0 being none. */
+static inline uint64_t xr_deadline_min(uint64_t a, uint64_t b)
+{
+	return !a || (b && b < a) ? b : a;
+}
+
+/* After a sleep of ns: would spinning have paid? */
+void xr_spin_slept(uint32_t *budget, uint64_t ns);
+/* Budgets of this thread: for sends, for poll and select. */
+uint32_t *xr_spin_tx(void);
+uint32_t *xr_spin_poll(void);
+
+/*
+ * Brackets a sleep of this thread.  xr_waiter_enter returns its waiter (0: none to be
+ * had).  A wait inside a signal handler may interrupt another wait of the same thread,
+ * and then both share the waiter: the inner one leaves it as "sleeping" and rings its
+ * bell, so that the outer one looks again.
+ */
+struct xr_wait_frame {
+	uintptr_t outer;
+	uint32_t waiter, nested;
+};
+uint32_t xr_waiter_enter(struct xr_wait_frame *fr);
+void xr_waiter_leave(struct xr_wait_frame *fr);
+
+/* Says "sleeping" on a link; 1 when there is something to look at again instead. */
+int xr_waiter_doze(struct xr_shm_link *l, uint32_t w);
+/* Undoes it, with the bell drained when it rang. */
+void xr_waiter_rise(struct xr_wait_frame *fr, struct xr_shm_link *l, int bell, int rang);
+
+/* dir: 0 receive, 1 send.  1: the caller may arm the flow; 0: another thread sleeps on it. */
+int xr_waiter_claim(struct xr_flow *f, int dir, uint32_t w);
+void xr_waiter_unclaim(struct xr_flow *f, int dir, uint32_t w);
+/* The thread that sleeps on the direction, 0 when none does. */
+uint32_t xr_waiter_claimed(struct xr_flow *f, int dir);
+
+/*
+ * Scratch memory of this thread, kept for its next call; NULL when there is none.
+ * *own: to be handed to xr_scratch_put.
+ */
+void *xr_scratch_get(size_t len, size_t *own);
+void xr_scratch_put(void *p, size_t own);
+
+void xr_waiter_forked(void);
+
+/* epoll.c: flows of this epoll file are all armed, its descriptor can be slept on. */
+void xr_epoll_watch(int epfd);
+
+#endif
