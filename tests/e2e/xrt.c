@@ -19,6 +19,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -81,13 +82,16 @@ static uint64_t sum(uint64_t h, const uint8_t *b, size_t n)
 	return h;
 }
 
+static atomic_flag held_once = ATOMIC_FLAG_INIT;
+
 /* The program stops here, its flow live, until the test has looked and closes or writes our stdin. */
 static void hold(struct conn *c)
 {
 	char go[64];
 	ssize_t n;
 
-	c->held = true;
+	if (atomic_flag_test_and_set(&held_once)) /* another connection has been the one */
+		return;
 	printf("{\"hold\": %d, \"tx\": %lu, \"rx\": %lu}\n", c->id, c->tx_off, c->rx_off);
 	fflush(stdout);
 	do
@@ -120,7 +124,7 @@ int conn_tx(struct conn *c)
 	}
 	if (!c->tx_room)
 		return 0;
-	if (c->o->hold && !c->held && c->tx_off + c->rx_off >= c->o->hold)
+	if (c->o->hold && c->tx_off + c->rx_off >= c->o->hold)
 		hold(c);
 	len = segment(c->o, &c->rng_tx, c->tx_room);
 	pattern_fill(c->tx_key, c->tx_off, c->txbuf, len);

@@ -46,7 +46,7 @@ struct conn {
 	uint64_t tx_room;	 /* what the protocol lets tx send now; for the io's eyes */
 	uint64_t tx_off, rx_off; /* under lock when two threads share the connection */
 	uint64_t tx_sum, rx_sum, rng_tx, rng_rx;
-	bool tx_shut, rx_eof, held;
+	bool tx_shut, rx_eof;
 	uint32_t armed;	 /* epoll interest now registered */
 	int false_wakes; /* in a row: reported ready, and nothing moved */
 	double connect_us;
