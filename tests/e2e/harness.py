@@ -143,10 +143,10 @@ class Env:
         self.env = {**EAGER, "XRDMA_STATS_DIR": self.stats}
 
     def shim(self, role):
-        return self.mode == "both" or self.mode == role
+        return role is not None and self.mode in ("both", role)
 
     def start(self, role, argv, **kw):
-        """Start a program as the "server" or the "client" of this test's mode, or as "plain"."""
+        """Start a program as the "server" or the "client" of this test's mode; None: always plain."""
         kw["env"] = {**self.env, **(kw.get("env") or {})}
         p = Proc(argv, shim=self.shim(role), **kw)
         self.procs.append(p)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-sys.path.insert(0, os.path.dirname(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "e2e"))
 
 import harness  # noqa: E402
 import shell  # noqa: E402
@@ -24,11 +24,6 @@ def pytest_generate_tests(metafunc):
         want = metafunc.config.getoption("--modes").split(",")
         only = metafunc.definition.get_closest_marker("modes")
         metafunc.parametrize("mode", [m for m in (only.args if only else harness.MODES) if m in want])
-
-
-def pytest_configure(config):
-    config.addinivalue_line("markers", "modes(*names): the modes in which this test means anything")
-    config.addinivalue_line("markers", "timeout(seconds): longest run of one test")
 
 
 @pytest.fixture

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""nginx with curl, wrk and ab; python's http.server; node."""
+import os
+import re
+import signal
+import time
+
+import pytest
+
+import app
+import harness
+
+pytestmark = pytest.mark.timeout(90)
+
+CONF = """
+daemon off;
+{user}
+worker_processes {workers};
+pid {dir}/nginx.pid;
+error_log stderr warn;
+events {{ worker_connections 512; }}
+http {{
+  access_log off;
+  sendfile {sendfile};
+  keepalive_requests 1000000;
+  client_body_temp_path {dir}/t1; proxy_temp_path {dir}/t2; fastcgi_temp_path {dir}/t3;
+  uwsgi_temp_path {dir}/t4; scgi_temp_path {dir}/t5;
+  upstream self {{ server 127.0.0.1:{port}; keepalive 8; }}
+  server {{
+    listen 127.0.0.1:{port};
+    root {dir}/www;
+    location /small {{ return 200 "0123456789abcdef"; }}
+    location /proxy/ {{ proxy_pass http://self/; proxy_http_version 1.1; proxy_set_header Connection ""; }}
+  }}
+}}
+"""
+
+
+class Nginx:
+    def __init__(self, env, path, sendfile="on", workers=2):
+        nginx = app.need("nginx")
+        self.env = env
+        www = path / "www"
+        www.mkdir()
+        os.chmod(path, 0o755)
+        self.files = {"k": app.blob(1024), "m": app.blob(1 << 20, 2), "big": app.blob(50_000_000, 3),
+                      "empty": b"", "one": b"x"}
+        for name, data in self.files.items():
+            (www / name).write_bytes(data)
+
+        def make(port):
+            (path / "nginx.conf").write_text(CONF.format(
+                dir=path, port=port, sendfile=sendfile, workers=workers,
+                user="user root;" if os.geteuid() == 0 else ""))
+            return [nginx, "-c", path / "nginx.conf", "-p", path]
+        self.proc, self.port = app.serve(env, make)
+
+    def url(self, name):
+        return "http://127.0.0.1:%d/%s" % (self.port, name)
+
+
+@pytest.fixture
+def nginx(env, tmp_path):
+    return Nginx(env, tmp_path)
+
+
+def curl(env, *args, **kw):
+    return app.run(env, [app.need("curl"), "-sS", "--fail", *args], **kw)
+
+
+@pytest.mark.parametrize("sendfile", ["on", "off"])
+def test_nginx_curl(env, tmp_path, sendfile):
+    """Every file comes out as it lies on the disk, also several on one connection."""
+    n = Nginx(env, tmp_path, sendfile)
+    for name, data in n.files.items():
+        assert app.sha(curl(env, n.url(name))) == app.sha(data), name
+    out = curl(env, *[n.url(x) for x in ("k", "m", "one", "k", "empty", "m", "big", "k")])
+    f = n.files
+    assert app.sha(out) == app.sha(f["k"] + f["m"] + f["one"] + f["k"] + f["m"] + f["big"] + f["k"])
+
+
+def test_nginx_proxy(nginx):
+    """nginx talks to itself over kept-alive connections."""
+    out = curl(nginx.env, *[nginx.url("proxy/" + x) for x in ("k", "m", "big", "k", "m")])
+    f = nginx.files
+    assert app.sha(out) == app.sha(f["k"] + f["m"] + f["big"] + f["k"] + f["m"])
+
+
+def test_nginx_slow_reader(nginx):
+    """A client that reads 50 MB slower than the server writes."""
+    out = curl(nginx.env, "--limit-rate", "30M", nginx.url("big"))
+    assert app.sha(out) == app.sha(nginx.files["big"])
+
+
+def wrk(nginx, name, seconds, conns=20):
+    return nginx.env.start("client", [app.need("wrk"), "-t1", "-c%d" % conns, "-d%ds" % seconds,
+                                      nginx.url(name)])
+
+
+def judge(p, closed=0):
+    """No request failed; at most so many connections were closed under wrk after an answer."""
+    text = app.finish(p, 40).decode()
+    assert p.p.returncode == 0 and "Non-2xx" not in text, text
+    m = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", text)
+    connect, read, write, timeout = map(int, m.groups()) if m else (0, 0, 0, 0)
+    assert (connect, write, timeout) == (0, 0, 0) and read <= closed, text
+    assert int(re.search(r"(\d+) requests in", text).group(1)) > 100, text
+
+
+@pytest.mark.parametrize("name", ["k", "small", "m"])
+def test_nginx_wrk(nginx, name):
+    """No request fails under load."""
+    p = wrk(nginx, name, 1)
+    app.check_live(nginx.env, nginx.port)
+    judge(p)
+
+
+def test_nginx_reload_under_load(nginx):
+    """New workers take over while requests are in flight; old ones finish what they have."""
+    p = wrk(nginx, "k", 2)
+    app.check_live(nginx.env, nginx.port)
+    for _ in range(3):
+        old = set(harness.children(nginx.proc.pid))
+        nginx.proc.kill(signal.SIGHUP)
+        harness.until(lambda o=old: o.isdisjoint(harness.children(nginx.proc.pid)), 10, "new workers", 0.02)
+        time.sleep(0.15)  # load on the new workers
+    # A worker that leaves closes each kept-alive connection once; wrk counts that as a read error.
+    judge(p, closed=3 * 20)
+    assert app.sha(curl(nginx.env, nginx.url("m"))) == app.sha(nginx.files["m"])
+
+
+def test_nginx_quit_drains(nginx):
+    """SIGQUIT in the middle of a download: it is finished first."""
+    p = nginx.env.start("client", [app.need("curl"), "-sS", "--fail", "--limit-rate", "60M", nginx.url("big")])
+    harness.until(lambda: len(p.buf) or harness.select.select([p.p.stdout], [], [], 0)[0], 5, "first bytes")
+    nginx.proc.kill(signal.SIGQUIT)
+    assert app.sha(app.finish(p)) == app.sha(nginx.files["big"])
+    assert nginx.proc.wait(10) == 0
+
+
+def test_nginx_daemon(env, tmp_path):
+    """daemon on: the program that was started is gone; what serves is its grandchild."""
+    nginx_path = app.need("nginx")
+    (tmp_path / "www").mkdir()
+    (tmp_path / "www" / "m").write_bytes(app.blob(1 << 20))
+    os.chmod(tmp_path, 0o755)
+    port = app.free_port()
+    text = CONF.format(dir=tmp_path, port=port, sendfile="on", workers=1,
+                       user="user root;" if os.geteuid() == 0 else "").replace("daemon off", "daemon on")
+    (tmp_path / "nginx.conf").write_text(text)
+    p = env.start("server", [nginx_path, "-c", tmp_path / "nginx.conf", "-p", tmp_path])
+    assert p.wait() == 0, p.describe()
+    harness.until(lambda: (tmp_path / "nginx.pid").exists() and (tmp_path / "nginx.pid").read_text().strip(),
+                  5, "pid file")
+    pid = int((tmp_path / "nginx.pid").read_text())
+    try:
+        assert app.sha(curl(env, "http://127.0.0.1:%d/m" % port)) == app.sha(app.blob(1 << 20))
+    finally:
+        os.kill(pid, signal.SIGTERM)
+        harness.until(lambda: not os.path.exists("/proc/%d" % pid), 5, "nginx gone")
+
+
+def test_ab_one_connection_per_request(nginx):
+    out = app.run(nginx.env, [app.need("ab"), "-q", "-n", "3000", "-c", "10", nginx.url("k")]).decode()
+    assert re.search(r"Complete requests:\s+3000\n", out) and re.search(r"Failed requests:\s+0\n", out), out
+
+
+def test_python_http_server(env, tmp_path):
+    data = app.blob(8 << 20)
+    (tmp_path / "f").write_bytes(data)
+    _, port = app.serve(env, lambda port: [app.PYTHON, "-m", "http.server", port, "--bind", "127.0.0.1",
+                                           "--directory", tmp_path])
+    for _ in range(3):
+        assert app.sha(curl(env, "http://127.0.0.1:%d/f" % port)) == app.sha(data)
+
+
+def test_node(env):
+    """A keep-alive agent: big bodies both ways, then many small requests, each checked."""
+    node = app.need("node")
+    _, port = app.serve(env, lambda port: [node, os.path.join(app.HERE, "http_server.js"), port])
+    p = env.start("client", [node, os.path.join(app.HERE, "http_client.js"), port])
+    assert p.line(30) == "warm"
+    app.check_live(env, port)
+    p.say("go\n")
+    assert app.finish(p) == b"ok\n"
+    assert p.p.returncode == 0, p.describe()

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""redis-server, redis-cli, redis-benchmark."""
+import csv
+import io
+import random
+
+import pytest
+
+import app
+import harness
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.fixture
+def redis(env, tmp_path):
+    return Redis(env, tmp_path)
+
+
+class Redis:
+    def __init__(self, env, path, name="a", more=()):
+        self.env = env
+        server = app.need("redis-server")
+        d = path / name
+        d.mkdir()
+        self.proc, self.port = app.serve(env, lambda port: [
+            server, "--port", port, "--bind", "127.0.0.1", "--dir", d, "--save", "", "--daemonize",
+            "no", "--loglevel", "warning", *more])
+
+    def cli(self, *args, **kw):
+        return app.run(self.env, ["redis-cli", "-p", self.port, *args], **kw).decode()
+
+    def benchmark(self, *args):
+        return self.env.start("client", ["redis-benchmark", "-p", self.port, "--csv", *args])
+
+    def info(self, field):
+        for line in self.cli("INFO").splitlines():
+            if line.startswith(field + ":"):
+                return line.split(":", 1)[1].strip()
+        raise KeyError(field)
+
+
+def rates(text):
+    rows = list(csv.reader(io.StringIO(text)))
+    got = {r[0]: float(r[1]) for r in rows if len(r) > 1 and r[0] != "test"}
+    assert got and all(v > 0 for v in got.values()), text
+    return got
+
+
+def test_commands(redis):
+    assert redis.cli("SET", "k", "hello") == "OK\n"
+    assert redis.cli("GET", "k") == "hello\n"
+    assert redis.cli("RPUSH", "l", *map(str, range(500))) == "500\n"
+    assert redis.cli("LRANGE", "l", "0", "-1") == "".join("%d\n" % i for i in range(500))
+    assert redis.cli("GET", "none") == "\n"
+
+
+def test_big_values(redis):
+    """Values of 1 B to 8 MiB come back as they went."""
+    for n in (1, 100, 4096, 65536, 1 << 20, 8 << 20):
+        v = app.blob(n, n).hex().encode()
+        assert redis.cli("-x", "SET", "big", stdin=v) == "OK\n"
+        assert redis.cli("GET", "big").encode() == v + b"\n"
+
+
+def test_pipe(redis):
+    """Mass insertion: redis-cli --pipe."""
+    rng = random.Random(5)
+    data = b"".join(b"SET key:%d %d\r\n" % (i, rng.getrandbits(60)) for i in range(20000))
+    assert "errors: 0, replies: 20000" in redis.cli("--pipe", stdin=data)
+    assert redis.cli("DBSIZE") == "20000\n"
+    rng = random.Random(5)
+    values = [rng.getrandbits(60) for _ in range(20000)]
+    lines = redis.cli(stdin=b"".join(b"GET key:%d\n" % i for i in range(0, 20000, 10))).split()
+    assert lines == [str(v) for v in values[::10]]
+
+
+@pytest.mark.parametrize("args", [("-c", "1"), ("-c", "50"), ("-c", "50", "-P", "16")])
+def test_benchmark(redis, args):
+    n = 20000 if args[1] == "1" else 200000 if len(args) == 2 else 2000000
+    n = n // 2 if redis.env.mode == "plain" else n
+    p = redis.benchmark("-t", "get", "-n", str(n), *args)
+    app.check_live(redis.env, redis.port)
+    rates(app.finish(p).decode())
+    assert p.p.returncode == 0, p.describe()
+    assert int(redis.info("total_commands_processed")) >= n
+    assert int(redis.info("total_error_replies")) == 0
+
+
+def test_benchmark_many_tests(redis):
+    p = redis.benchmark("-t", "set,incr,lpush,lrange_100,mset,sadd", "-n", "5000", "-d", "2000", "-r", "1000")
+    got = rates(app.finish(p).decode())
+    assert len(got) >= 6
+
+
+def test_bgsave_under_load(redis):
+    """The server forks while its flows are in full use; parent and clients go on."""
+    redis.cli("DEBUG", "POPULATE", "20000", "x", "500")
+    p = redis.benchmark("-t", "set,get", "-n", "150000", "-c", "20", "-r", "10000")
+    app.check_live(redis.env, redis.port)
+    for _ in range(3):
+        assert "Background saving started" in redis.cli("BGSAVE")
+        harness.until(lambda: redis.info("rdb_bgsave_in_progress") == "0", 20, "saved", 0.05)
+        assert redis.info("rdb_last_bgsave_status") == "ok"
+    rates(app.finish(p).decode())
+    assert p.p.returncode == 0, p.describe()
+
+
+def test_replication(redis, tmp_path):
+    """Two servers: a replica takes 10 MB from the other and follows it."""
+    redis.cli("CONFIG", "SET", "repl-diskless-sync-delay", "0")
+    redis.cli("DEBUG", "POPULATE", "20000", "x", "500")
+    other = Redis(redis.env, tmp_path, "b", ("--replicaof", "127.0.0.1 %d" % redis.port))
+    harness.until(lambda: other.info("master_link_status") == "up", 20, "replica up", 0.05)
+    redis.cli("INCR", "counter")
+    digest = redis.cli("DEBUG", "DIGEST")
+    harness.until(lambda: other.cli("DEBUG", "DIGEST") == digest, 10, "the same data", 0.05)
+
+
+def test_subscribe(redis):
+    """A subscriber that hears everything, in order."""
+    p = redis.env.start("client", ["redis-cli", "-p", redis.port, "SUBSCRIBE", "ch"])
+    assert [p.line() for _ in range(3)] == ["subscribe", "ch", "1"]
+    text = "".join("PUBLISH ch message-%d\n" % i for i in range(3000))
+    assert redis.cli(stdin=text.encode()).split() == ["1"] * 3000
+    for i in range(3000):
+        assert [p.line() for _ in range(3)] == ["message", "ch", "message-%d" % i]
+
+
+def test_idle_server_sleeps(redis):
+    """A client that stays connected and silent costs the server nothing."""
+    p = redis.env.start("client", ["redis-cli", "-p", redis.port])
+    p.say("".join("SET a %d\n" % i for i in range(200)))
+    for _ in range(200):
+        assert p.line() == "OK"
+    before = harness.cpu_s(redis.proc.pid)
+    import time
+    time.sleep(2)
+    # The server's own clock runs at 10 Hz.
+    assert harness.cpu_s(redis.proc.pid) - before <= 0.05
+    p.say("GET a\n")
+    assert p.line() == "199"
