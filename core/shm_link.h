@@ -80,6 +80,8 @@ struct xr_shm_link {
 	int peer_pid;			/* SO_PEERCRED, for display */
 	uint8_t peer_uuid[16];
 	uint64_t secret[2];		/* known to the two processes alone, binds later flows */
+	uint64_t id;			/* which of possibly several links between the two */
+	int side;			/* 0: this end called, 1: it was called */
 	int owner_pid;
 	_Atomic uint32_t nflows;	/* flows attached */
 	_Atomic uint32_t dead;

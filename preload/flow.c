@@ -244,6 +244,25 @@ void xr_flow_tcp_rx_end(struct xr_flow *f, int fd, ssize_t n)
 	flow_account(f, fd, 1, &f->tcp_rx, n);
 }
 
+int xr_flow_kpoll_begin(struct xr_flow *f)
+{
+	xr_fetch_add(&f->k_tx, 1);
+	if (!xr_flow_tcp_rx_begin(f)) {
+		xr_fetch_sub(&f->k_tx, 1);
+		return 0;
+	}
+	if (xr_likely(!(xr_load_acquire(&f->path) & XR_PATH_TX)))
+		return 1;
+	xr_flow_kpoll_end(f);
+	return 0;
+}
+
+void xr_flow_kpoll_end(struct xr_flow *f)
+{
+	xr_fetch_sub(&f->k_rx, 1);
+	xr_fetch_sub(&f->k_tx, 1);
+}
+
 int xr_flow_tcp_tx_begin(struct xr_flow *f)
 {
 	/* as in xr_flow_tcp_rx_begin */
@@ -262,13 +281,14 @@ void xr_flow_tcp_tx_end(struct xr_flow *f, int fd, ssize_t n)
 
 /* ---- links of the process ------------------------------------------------ */
 
-struct xr_shm_link *xr_links_find(const uint8_t uuid[16])
+struct xr_shm_link *xr_links_find(const uint8_t uuid[16], uint64_t id, int side)
 {
 	struct xr_shm_link *l;
 
 	slab_lock();
 	for (l = flow_links; l; l = l->next)
-		if (!memcmp(l->peer_uuid, uuid, 16) && !xr_load_relaxed(&l->dead))
+		if (!memcmp(l->peer_uuid, uuid, 16) && !xr_load_relaxed(&l->dead) &&
+		    (!id || l->id == id) && (side < 0 || l->side == side))
 			break;
 	if (l)
 		xr_fetch_add(&l->nflows, 1);
@@ -288,6 +308,19 @@ void xr_links_add(struct xr_shm_link *l)
 void xr_link_ref(struct xr_shm_link *l)
 {
 	xr_fetch_add(&l->nflows, 1);
+}
+
+struct xr_shm_link *xr_flow_link_get(struct xr_flow *f)
+{
+	struct xr_shm_link *l;
+
+	slab_lock();
+	/* a link is let go after f->link was cleared, and unmapped under this lock at the earliest */
+	l = f->link;
+	if (l)
+		xr_fetch_add(&l->nflows, 1);
+	slab_unlock();
+	return l;
 }
 
 void xr_link_unref(struct xr_shm_link *l)

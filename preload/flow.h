@@ -64,11 +64,11 @@ struct xr_flow {
 	uint8_t role, family, nonblock, connected;
 	uint16_t reason;		/* enum xr_reason */
 	uint8_t upgrade_off;		/* 1: never try (again) */
-	uint8_t rcvlowat_set;
+	uint8_t up_tries;		/* attempts that found nobody */
 
 	/* accounting while XR_PATH_COUNT; relaxed adds */
 	_Atomic uint64_t tcp_tx, tcp_rx;
-	_Atomic uint32_t k_tx, k_rx;	/* threads inside kernel writes / reads, sleeps included */
+	_Atomic uint32_t k_tx, k_rx;	/* threads inside kernel writes / reads and polls, sleeps included */
 	uint32_t turns, last_dir;	/* changes of direction; racy by design, a hint */
 	uint32_t need_turns;		/* the upgrade takes its next step at ... */
 	uint64_t need_bytes;		/* ... or at so many bytes both ways */
@@ -148,6 +148,13 @@ int xr_flow_tcp_tx_begin(struct xr_flow *f);
 void xr_flow_tcp_tx_end(struct xr_flow *f, int fd, ssize_t n);
 
 /*
+ * The same around a kernel poll or select that has the flow in its set: it would not
+ * notice a switch, so none happens while it lasts.
+ */
+int xr_flow_kpoll_begin(struct xr_flow *f);
+void xr_flow_kpoll_end(struct xr_flow *f);
+
+/*
  * Reads / writes on a flow with XR_PATH_RX / XR_PATH_TX: whole semantics of
  * recvmsg/sendmsg on TCP (blocking or not, MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT,
  * MSG_TRUNC, MSG_NOSIGNAL, time-outs, EOF, errors; SIGPIPE is raised inside).
@@ -225,10 +232,15 @@ struct xr_flow_slab {
 };
 extern struct xr_flow_slab xr_slab;
 
-/* The links of this process. */
-struct xr_shm_link *xr_links_find(const uint8_t uuid[16]);
+/*
+ * The links of this process: a live one to the process uuid, taken with a reference.
+ * id 0: any.  side: -1 any, else that end of it (both may be in this process).
+ */
+struct xr_shm_link *xr_links_find(const uint8_t uuid[16], uint64_t id, int side);
 void xr_links_add(struct xr_shm_link *l);
 void xr_link_ref(struct xr_shm_link *l);
+/* The flow's link with a reference, however the flow may change meanwhile; NULL: it has none. */
+struct xr_shm_link *xr_flow_link_get(struct xr_flow *f);
 /* Lets go; the last one out of a link unmaps it. */
 void xr_link_unref(struct xr_shm_link *l);
 extern uint8_t xr_uuid[16];		/* of this process; fresh after fork */
@@ -266,6 +278,18 @@ static inline uint32_t xr_flow_peer_state(struct xr_flow *f)
  */
 void xr_upgrade_step(struct xr_flow *f, int fd);
 void xr_upgrade_abort(struct xr_flow *f, int fd, enum xr_reason why);
+
+/* Leaves a fabric for good after a failed upgrade: retreat, and say so to the peer. */
+void xr_flow_give_back(struct xr_flow *f, int fd, enum xr_reason why);
+
+/* ---- policy (policy.c) ---------------------------------------------------- */
+
+/* What the configuration's rules say about this connection. */
+enum xr_action xr_flow_rule(const struct xr_flow *f, const struct sockaddr *local,
+			    const struct sockaddr *peer);
+/* Makes the flow visible to xr-stat; opens the statistics segment at first use. */
+void xr_flow_stats_attach(struct xr_flow *f, int fd, const struct sockaddr *local,
+			  const struct sockaddr *peer);
 
 /* ---- state of the process ------------------------------------------------ */
 

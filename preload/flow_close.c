@@ -248,3 +248,11 @@ int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait
 		xr_epoll_flow_detach(f);
 	return r;
 }
+
+void xr_flow_give_back(struct xr_flow *f, int fd, enum xr_reason why)
+{
+	xr_flow_retreat(f, fd, why, 0);
+	/* release: the freeze before it; the peer stops waiting for START */
+	if (f->link)
+		xr_fetch_or(&f->tx.dir->state, XR_DIR_GONE);
+}

@@ -17,6 +17,7 @@ uint32_t xr_flow_poll(struct xr_flow *f, int fd)
 		/* a replay is pending: readable and writable come with the kernel's help later */
 		return 0;
 	}
+	xr_flow_tx_care(f, fd);
 	/* a handler that interrupted this thread's own section: report nothing new */
 	if (xr_lock(&f->tx_lock))
 		return 0;

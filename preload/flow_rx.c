@@ -118,6 +118,8 @@ static int rx_corrupt(struct xr_flow *f, int fd)
 {
 	static const struct linger rst = { 1, 0 };
 
+	if (f->rx_reset_given)
+		return 0;
 	xr_warn("peer process %d corrupted its side of a flow", f->link->peer_pid);
 	xr_stats_reason(XR_REASON_SEGMENT_CORRUPT);
 	f->reason = XR_REASON_SEGMENT_CORRUPT;
@@ -271,17 +273,19 @@ static int rx_try_start(struct xr_flow *f, int fd)
 	struct xr_view v;
 	int r = xr_shm_rx_peek(&f->rx, &v);
 
-	if (xr_likely(!r) && !xr_shm_rx_is_frozen(&f->rx))
-		return 0;
-	if (r == 1)
+	if (xr_likely(!r)) {
+		if (!xr_shm_rx_is_frozen(&f->rx) && !(xr_flow_peer_state(f) & XR_DIR_GONE))
+			return 0;
+		r = -ESTALE;
+	} else if (r == 1) {
 		r = v.op == XR_OP_START ? rx_take_start(f, &v) : -EPROTO;
+		if (!r)
+			return 1;
+	}
 	if (r == -EPROTO)
 		return rx_corrupt(f, fd);
-	if (r || xr_shm_rx_is_frozen(&f->rx)) {
-		rx_to_tcp(f);
-		return -EREMOTEIO;
-	}
-	return 1;
+	rx_to_tcp(f);
+	return -EREMOTEIO;
 }
 
 /* One attempt under rx_lock, never blocks.  > 0, 0 EOF, RX_NONE, -EREMOTEIO, errors. */

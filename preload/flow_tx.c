@@ -100,6 +100,10 @@ void xr_flow_tx_care(struct xr_flow *f, int fd)
 {
 	uint32_t st = f->tx_state;
 
+	if (xr_unlikely(f->up != NULL)) {
+		xr_upgrade_step(f, fd);
+		st = f->tx_state;
+	}
 	if (xr_likely(st == XR_TX_RING &&
 		      !(xr_load_relaxed(&f->tx.dir->arm) & XR_ARM_FROZEN) && !f->tx.frozen))
 		return;

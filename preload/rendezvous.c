@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The rendezvous point: an abstract socket named by both endpoints of a connection. */
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include "log.h"
+#include "mem.h"
+#include "upgrade.h"
+
+/*
+ * Abstract names are private to a network namespace, as the endpoints are.  The name
+ * holds both endpoints: flows to different servers may share a local port.  The
+ * connecting end is always first.
+ */
+static socklen_t rdv_name(struct sockaddr_un *sa, const struct xr_tuple *t, int connecting)
+{
+	static const uint64_t key[2] = { 0x7872646d612d7264ull, 0x7a2d706f696e7431ull };
+	struct xr_tuple canon = *t;
+	uint64_t a, b;
+
+	if (!connecting)
+		xr_tuple_mirror(&canon, t);
+	a = xr_siphash(key, &canon, sizeof(canon));
+	canon.zero = 1;
+	b = xr_siphash(key, &canon, sizeof(canon));
+	memset(sa, 0, sizeof(*sa));
+	sa->sun_family = AF_UNIX;
+	xr_snprintf(sa->sun_path + 1, sizeof(sa->sun_path) - 1, "xrdma/%016llx%016llx",
+		    (unsigned long long)a, (unsigned long long)b);
+	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + 6 + 32);
+}
+
+static int rdv_socket(void)
+{
+	long fd = xr_sys3(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int high;
+
+	if (fd < 0)
+		return (int)fd;
+	high = xr_fd_high((int)fd);
+	if (high < 0)
+		xr_sys1(SYS_close, fd);
+	return high;
+}
+
+int xr_rendezvous_listen(const struct xr_tuple *t)
+{
+	struct sockaddr_un sa;
+	socklen_t len = rdv_name(&sa, t, 1);
+	int fd = rdv_socket();
+	long r;
+
+	if (fd < 0)
+		return fd;
+	r = xr_sys3(SYS_bind, fd, &sa, len);
+	if (!r)
+		r = xr_sys2(SYS_listen, fd, 4);
+	if (r) {
+		xr_fd_close(fd);
+		return (int)r;
+	}
+	return fd;
+}
+
+int xr_rendezvous_call(const struct xr_tuple *t)
+{
+	struct sockaddr_un sa;
+	socklen_t len = rdv_name(&sa, t, 0);
+	int fd = rdv_socket();
+	long r;
+
+	if (fd < 0)
+		return fd;
+	r = xr_sys3(SYS_connect, fd, &sa, len);
+	if (r) {
+		xr_fd_close(fd);
+		return (int)r;
+	}
+	return fd;
+}
+
+int xr_rendezvous_accept(int lfd)
+{
+	long fd = xr_sys4(SYS_accept4, lfd, 0, 0, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	int high;
+
+	if (fd < 0)
+		return (int)fd;
+	high = xr_fd_high((int)fd);
+	if (high < 0)
+		xr_sys1(SYS_close, fd);
+	return high;
+}
+
+int xr_up_check(const struct xr_up_msg *m, size_t len, enum xr_up_type type,
+		const struct xr_tuple *own)
+{
+	struct xr_tuple far;
+
+	if (len < 8 || m->magic != XR_UP_MAGIC)
+		return -EBADMSG;
+	if (m->version != XR_UP_VERSION)
+		return -EPROTONOSUPPORT;
+	if (len != sizeof(*m) || m->size != sizeof(*m) || m->type != (uint32_t)type ||
+	    (m->flags & ~XR_UP_LINK) || !m->nonce)
+		return -EBADMSG;
+	xr_tuple_mirror(&far, own);
+	return memcmp(&far, &m->tuple, sizeof(far)) ? -EBADMSG : 0;
+}
+
+uint64_t xr_up_tag(const struct xr_shm_link *l, enum xr_up_type type, uint64_t nonce,
+		   uint64_t echo)
+{
+	uint64_t m[3] = { (uint64_t)type, nonce, echo };
+
+	return xr_siphash(l->secret, m, sizeof(m));
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Upgrade to shm: messages of the handshake, between upgrade.c (state machine) and
+ * rendezvous.c (the sockets).
+ *
+ *	connecting end ("host")			accepting end ("caller")
+ *	listens on a name made of both endpoints
+ *						connects, CALL + proof
+ *	ANSWER + proof [+ arena]
+ *						SETUP [+ arena]
+ *	both attach, set READY in shared memory, and publish START when the other is ready
+ *
+ * The first handshake of two processes leaves them a link; its connection becomes the
+ * link's control connection.  Later ones name that link and prove with a tag under its
+ * secret that they come from the very process at its other end.
+ */
+#ifndef XR_UPGRADE_H
+#define XR_UPGRADE_H
+
+#include <stdint.h>
+#include "flow.h"
+#include "proof.h"
+
+#define XR_UP_MAGIC	0x78726d31u
+#define XR_UP_VERSION	1u
+#define XR_UP_MAX	64		/* handshakes of one process at a time */
+
+enum xr_up_type { XR_UP_CALL = 1, XR_UP_ANSWER = 2, XR_UP_SETUP = 3 };
+
+#define XR_UP_LINK	1u		/* over the link `link_id`, `tag` proves it */
+
+struct xr_up_msg {
+	uint32_t magic, version, type, size;
+	uint8_t uuid[16];		/* of the sending process */
+	uint64_t nonce;			/* the sender's */
+	uint64_t echo;			/* the receiver's nonce, 0 in CALL */
+	uint64_t link_id, tag;
+	uint64_t dir_off;		/* the sender's direction in its arena; 0 in CALL */
+	uint32_t cookie;		/* what the sender calls the flow */
+	uint32_t flags;
+	struct xr_tuple tuple;		/* as the sender sees it */
+};
+
+enum xr_up_state {
+	XR_UP_LISTENING,		/* host: name is open */
+	XR_UP_CALLED,			/* host: CALL is good, a link to that process is being made */
+	XR_UP_ANSWERED,			/* host: waits for SETUP */
+	XR_UP_CALLING,			/* caller: waits for ANSWER */
+	XR_UP_EXCHANGED,		/* both: attached, finish() to go */
+	XR_UP_READY,			/* READY said, START not yet published */
+};
+
+struct xr_upgrade {
+	struct xr_flow *f;		/* NULL: free */
+	int state;
+	int lfd, conn;
+	uint32_t ios;			/* I/O calls since it began */
+	uint32_t refused;
+	uint64_t begun;			/* ns */
+	uint64_t nonce, peer_nonce;
+	struct xr_tuple tuple;
+	struct xr_up_msg call;		/* host: the CALL it answers */
+	struct xr_shm_link *link;	/* with a reference, or NULL */
+	struct xr_shm_arena arena;	/* own, while the link is being made */
+	int new_link, own_dir;
+	uint64_t peer_dir_off;
+	uint32_t peer_cookie;
+};
+
+/* Opens the name / calls it.  Descriptor (high, non-blocking) or -errno. */
+int xr_rendezvous_listen(const struct xr_tuple *t);
+int xr_rendezvous_call(const struct xr_tuple *t);
+int xr_rendezvous_accept(int lfd);
+
+/* Pure: is this message what `type` should look like?  0, -EPROTONOSUPPORT (version), -EBADMSG. */
+int xr_up_check(const struct xr_up_msg *m, size_t len, enum xr_up_type type,
+		const struct xr_tuple *own);
+uint64_t xr_up_tag(const struct xr_shm_link *l, enum xr_up_type type, uint64_t nonce,
+		   uint64_t echo);
+
+void xr_upgrade_forked(void);
+
+#endif
