@@ -152,6 +152,20 @@ int xr_fd_is_ours(int fd)
 	return (xr_load_relaxed(&mem_ours[fd / 64]) >> (fd % 64)) & 1;
 }
 
+int xr_fd_next_ours(int fd)
+{
+	unsigned int i = fd < 0 ? 0 : (unsigned int)fd;
+
+	while (i < MEM_FD_MAX) {
+		uint64_t word = xr_load_relaxed(&mem_ours[i / 64]) >> (i % 64);
+
+		if (word)
+			return (int)i + __builtin_ctzll(word);
+		i = (i / 64 + 1) * 64;
+	}
+	return -1;
+}
+
 void xr_fd_close(int fd)
 {
 	if (fd < 0)

@@ -64,6 +64,8 @@ int xr_fd_high(int fd);
 
 /* 1 if fd is one of ours (kept in a table by xr_fd_high), which close loops must skip. */
 int xr_fd_is_ours(int fd);
+/* The first of ours that is >= fd, -1 when there is none. */
+int xr_fd_next_ours(int fd);
 void xr_fd_close(int fd);
 
 #define XR_ALIGN(x, a)	(((x) + (a) - 1) & ~((typeof(x))(a) - 1))

@@ -37,6 +37,15 @@ uintptr_t xr_fd_set(int fd, void *p, enum xr_fd_kind kind)
 	return xr_xchg(&l2[(unsigned int)fd % XR_FDTAB_L2], (uintptr_t)p | (uintptr_t)kind);
 }
 
+void xr_fd_set_new(int fd, void *p, enum xr_fd_kind kind)
+{
+	_Atomic(uintptr_t) *l2 = fdtab_l2(fd, 1);
+	uintptr_t none = 0;
+
+	if (l2)
+		xr_cas(&l2[(unsigned int)fd % XR_FDTAB_L2], &none, (uintptr_t)p | (uintptr_t)kind);
+}
+
 uintptr_t xr_fd_take(int fd)
 {
 	_Atomic(uintptr_t) *l2 = fdtab_l2(fd, 0);

@@ -51,6 +51,8 @@ static inline struct xr_epoll *xr_fd_epoll(int fd)
 
 /* Sets the entry, returns the old one.  -1 cast to uintptr_t when there is no memory. */
 uintptr_t xr_fd_set(int fd, void *p, enum xr_fd_kind kind);
+/* Sets the entry unless there is one. */
+void xr_fd_set_new(int fd, void *p, enum xr_fd_kind kind);
 /* Takes the entry out: exactly one of several racing callers gets it. */
 uintptr_t xr_fd_take(int fd);
 /* The first descriptor >= fd that has an entry, -1 when there is none. */

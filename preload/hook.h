@@ -21,7 +21,11 @@
 #include "real.h"
 
 #define XR_HOOK		__attribute__((visibility("default")))
-#define XR_ALIAS(name)	__attribute__((visibility("default"), alias(name)))
+#if __has_attribute(copy)
+#define XR_ALIAS(name)	__attribute__((visibility("default"), alias(#name), copy(name)))
+#else
+#define XR_ALIAS(name)	__attribute__((visibility("default"), alias(#name)))
+#endif
 
 /* The most that one call moves, as in the kernel (fs.h): larger requests are cut. */
 #define XR_RW_MAX	((size_t)(INT_MAX & ~4095))
@@ -46,6 +50,8 @@ static inline struct xr_flow *xr_hook_flow(int fd)
 	if (xr_likely(!f) || xr_likely(!xr_load_acquire(&f->path)))
 		return NULL;
 	xr_fork_check();
+	if (xr_unlikely(xr_vfork_depth) && xr_vfork_is_changed(fd))
+		return NULL;
 	return f;
 }
 

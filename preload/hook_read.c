@@ -49,7 +49,7 @@ XR_HOOK ssize_t read(int fd, void *buf, size_t n)
 	return XR_CARRY_RX(f, fd, read_buf(f, fd, buf, n), xr_real.read(fd, buf, n), n);
 }
 
-XR_ALIAS("read") ssize_t __read(int fd, void *buf, size_t n);
+XR_ALIAS(read) ssize_t __read(int fd, void *buf, size_t n);
 
 XR_HOOK ssize_t __read_chk(int fd, void *buf, size_t n, size_t room)
 {

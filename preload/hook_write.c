@@ -48,7 +48,7 @@ XR_HOOK ssize_t write(int fd, const void *buf, size_t n)
 	return XR_CARRY_TX(f, fd, write_buf(f, fd, buf, n), xr_real.write(fd, buf, n));
 }
 
-XR_ALIAS("write") ssize_t __write(int fd, const void *buf, size_t n);
+XR_ALIAS(write) ssize_t __write(int fd, const void *buf, size_t n);
 
 static ssize_t write_iov(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, int flags)
 {
@@ -107,7 +107,7 @@ XR_HOOK ssize_t send(int fd, const void *buf, size_t n, int flags)
 	return XR_CARRY_TX(f, fd, send_buf(f, fd, buf, n, flags), xr_real.send(fd, buf, n, flags));
 }
 
-XR_ALIAS("send") ssize_t __send(int fd, const void *buf, size_t n, int flags);
+XR_ALIAS(send) ssize_t __send(int fd, const void *buf, size_t n, int flags);
 
 /*
  * A connection that begins with MSG_FASTOPEN has no connect() that would tell of it;

@@ -27,6 +27,9 @@ static inline void xr_fork_check(void)
 		xr_process_child();
 }
 
+/* In a child that a hook made; the page may not be there to tell. */
+void xr_process_forked_here(void);
+
 /* Around a real call that forks inside libc. */
 void xr_process_fork_begin(void);
 void xr_process_fork_end(int failed);

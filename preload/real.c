@@ -52,6 +52,10 @@
 #define XR_NR_preadv2		NONE
 #define XR_NR_pwritev2		NONE
 
+enum { REAL_UNKNOWN, REAL_BUSY, REAL_DONE };
+static _Atomic uint32_t real_state;
+static _Atomic int real_owner;		/* thread id, while REAL_BUSY */
+
 typedef long (*real_fn)(long, long, long, long, long, long);
 typedef _Atomic(real_fn) real_slot;
 
@@ -67,6 +71,10 @@ static long stand_in(real_slot *slot, real_fn self, long nr, const long *a)
 	long r;
 
 	xr_real_resolve();
+	/* what has no system call waits for another thread's resolution, not for its own */
+	while (nr < 0 && xr_load_acquire(&real_state) == REAL_BUSY &&
+	       xr_load_relaxed(&real_owner) != xr_gettid())
+		xr_sys0(SYS_sched_yield);
 	/* acquire: pairs with the store in xr_real_resolve */
 	fn = xr_load_acquire(slot);
 	if (fn != self)
@@ -136,13 +144,13 @@ static const struct {
 
 void xr_real_resolve(void)
 {
-	static _Atomic uint32_t state;	/* 0: not yet, 1: somebody is at it, 2: done */
-	uint32_t old = 0;
+	uint32_t old = REAL_UNKNOWN;
 	int saved = errno;
 	size_t i;
 
-	if (xr_load_acquire(&state) || !xr_cas(&state, &old, 1))
+	if (xr_load_acquire(&real_state) != REAL_UNKNOWN || !xr_cas(&real_state, &old, REAL_BUSY))
 		return;
+	xr_store_relaxed(&real_owner, xr_gettid());
 	for (i = 0; i < XR_ARRAY_LEN(real_names); i++) {
 		void *fn = dlsym(RTLD_NEXT, real_names[i].name);
 
@@ -151,6 +159,6 @@ void xr_real_resolve(void)
 			xr_store_release((_Atomic(void *) *)(void *)((char *)&xr_real +
 								     real_names[i].offset), fn);
 	}
-	xr_store_release(&state, 2);
+	xr_store_release(&real_state, REAL_DONE);
 	errno = saved;
 }

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Descriptors come, go and are duplicated: keeps the table, the count of descriptors of
+ * each flow and what epoll knows in step with the kernel.
+ *
+ * Order: an entry is taken out before the real call frees the number, and set after the
+ * real call gave it out, so an entry never names a file of somebody else's.  Exactly one
+ * of several racing closes takes an entry and ends the flow.
+ */
+#include "hook.h"
+#include "ready.h"
+
+static struct xr_flow *entry_flow(uintptr_t e)
+{
+	return (e & 3) == XR_FD_FLOW ? (struct xr_flow *)(e & ~(uintptr_t)3) : NULL;
+}
+
+void xr_fds_fresh(int fd)
+{
+	uintptr_t e = xr_fd_entry(fd);
+	struct xr_flow *f;
+
+	if (xr_likely(!e) || xr_vfork_depth)
+		return;
+	xr_fork_check();
+	/* closed behind our back: there is nothing left to say to the peer */
+	if ((e & 3) == XR_FD_EPOLL)
+		xr_epoll_close(fd);
+	f = entry_flow(xr_fd_take(fd));
+	if (f && xr_fetch_sub(&f->priv->fds, 1) == 1) {
+		xr_epoll_flow_closed(f);
+		xr_flow_release(f);
+	}
+}
+
+/* One of several descriptors of the flow goes; the flow must know another one. */
+static void close_one_of(struct xr_flow *f, int fd)
+{
+	int other;
+
+	/* the kernel keeps a registration as long as the open file lives, but it has no name now */
+	if (f->priv->regs && xr_load_acquire(&f->path) & XR_PATH_FABRIC)
+		xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
+	if (f->priv->fd != fd)
+		return;
+	for (other = xr_fd_next(0); other >= 0; other = xr_fd_next(other + 1))
+		if (xr_fd_flow(other) == f) {
+			f->priv->fd = other;
+			return;
+		}
+}
+
+struct xr_fds_closing xr_fds_close_begin(int fd)
+{
+	struct xr_fds_closing c = { xr_fd_entry(fd), 0 };
+	struct xr_flow *f;
+
+	if (!c.entry)
+		return c;
+	xr_fork_check();
+	if ((c.entry & 3) == XR_FD_EPOLL)
+		xr_epoll_close(fd);
+	c.entry = xr_fd_take(fd);
+	f = entry_flow(c.entry);
+	if (!f)
+		return c;
+	c.last = xr_fetch_sub(&f->priv->fds, 1) == 1;
+	if (!c.last) {
+		close_one_of(f, fd);
+		return c;
+	}
+	xr_epoll_flow_closed(f);
+	xr_flow_last_close(f, fd);
+	return c;
+}
+
+void xr_fds_close_end(struct xr_fds_closing c)
+{
+	if (c.last)
+		xr_flow_release(entry_flow(c.entry));
+}
+
+int xr_fds_close(int fd)
+{
+	struct xr_fds_closing c;
+	int r, saved = errno;
+
+	if (xr_unlikely(xr_vfork_depth)) {
+		xr_vfork_changed(fd);
+		return xr_real.close(fd) ? -errno : 0;
+	}
+	c = xr_fds_close_begin(fd);
+	r = xr_real.close(fd) ? -errno : 0;
+	xr_fds_close_end(c);
+	errno = saved;
+	return r;
+}
+
+/* What a program finds on its standard descriptors goes through stdio and into children. */
+static void to_standard(struct xr_flow *f, int fd)
+{
+	if (xr_load_acquire(&f->path) & XR_PATH_FABRIC)
+		xr_flow_retreat(f, fd, XR_REASON_RETREAT_CALL, XR_HANDOVER_WAIT_NS);
+	xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
+}
+
+uintptr_t xr_fds_dup_begin(int fd, int low)
+{
+	uintptr_t e = xr_fd_entry(fd);
+	struct xr_flow *f = entry_flow(e);
+
+	if (xr_likely(!e))
+		return 0;
+	if (xr_unlikely(xr_vfork_depth)) {
+		/* for the program that the child is about to become */
+		if (f && !xr_vfork_is_changed(fd)) {
+			to_standard(f, fd);
+			xr_fetch_add(&f->procs, 1);
+		}
+		return 0;
+	}
+	xr_fork_check();
+	if (f) {
+		xr_fetch_add(&f->priv->fds, 1);
+		if (low)
+			to_standard(f, fd);
+	}
+	return e;
+}
+
+void xr_fds_dup_end(uintptr_t e, int fd, int newfd)
+{
+	struct xr_flow *f = entry_flow(e);
+
+	if (newfd < 0) {
+		/* a close that raced with us has left the end of the flow to us */
+		if (f && xr_fetch_sub(&f->priv->fds, 1) == 1)
+			xr_flow_release(f);
+		return;
+	}
+	if (!e)
+		return;
+	if ((e & 3) == XR_FD_EPOLL) {
+		xr_epoll_dup(fd, newfd);
+		return;
+	}
+	if (xr_fd_set(newfd, (void *)(e & ~(uintptr_t)3), e & 3) == (uintptr_t)-1 && f) {
+		/* a descriptor that hooks cannot find: the kernel alone must serve it */
+		xr_fetch_sub(&f->priv->fds, 1);
+		to_standard(f, fd);
+		return;
+	}
+	if (f && newfd <= STDERR_FILENO)
+		to_standard(f, newfd);
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Sockets are made, connected, accepted from, shut down. */
+#include "hook.h"
+#include <netinet/in.h>
+
+static void new_flow(int fd, int family, enum xr_flow_role role, int nonblock)
+{
+	struct xr_flow *f;
+
+	xr_process_init();
+	if (!xr_active)
+		return;
+	xr_fork_check();
+	f = xr_flow_new(fd, family, role, nonblock);
+	if (f && xr_fd_set(fd, f, XR_FD_FLOW) == (uintptr_t)-1)
+		xr_flow_release(f);
+}
+
+XR_HOOK int socket(int domain, int type, int protocol)
+{
+	int fd = xr_real.socket(domain, type, protocol);
+
+	if (fd < 0 || xr_vfork_depth)
+		return fd;
+	xr_fds_fresh(fd);
+	if ((domain == AF_INET || domain == AF_INET6) &&
+	    (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) == SOCK_STREAM &&
+	    (protocol == 0 || protocol == IPPROTO_TCP))
+		new_flow(fd, domain, XR_FLOW_UNSET, type & SOCK_NONBLOCK);
+	return fd;
+}
+
+XR_HOOK int socketpair(int domain, int type, int protocol, int sv[2])
+{
+	int r = xr_real.socketpair(domain, type, protocol, sv);
+
+	if (!r) {
+		xr_fds_fresh(sv[0]);
+		xr_fds_fresh(sv[1]);
+	}
+	return r;
+}
+
+/*
+ * The address family of a TCP listener, 0 for other sockets.  A listener that was not
+ * made by a hook (inherited, passed) is asked once.
+ */
+static int listener_family(int fd)
+{
+	uintptr_t e = xr_fd_entry(fd);
+	int family = 0, protocol = 0;
+	socklen_t len = sizeof(int);
+
+	if ((e & 3) == XR_FD_LISTEN)
+		return (int)(e >> 2);
+	if ((e & 3) == XR_FD_FLOW)
+		return xr_fd_flow(fd)->family;
+	if (xr_sys5(SYS_getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) ||
+	    protocol != IPPROTO_TCP ||
+	    xr_sys5(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &family, &len))
+		family = 0;
+	/* not over a new entry: the number may have changed hands */
+	xr_fd_set_new(fd, XR_FD_LISTENER(family), XR_FD_LISTEN);
+	return family;
+}
+
+static int accepted(int listener, int fd, int flags)
+{
+	int family;
+
+	if (fd < 0 || xr_vfork_depth)
+		return fd;
+	xr_fds_fresh(fd);
+	family = listener_family(listener);
+	if (family == AF_INET || family == AF_INET6)
+		new_flow(fd, family, XR_FLOW_ACCEPT, flags & SOCK_NONBLOCK);
+	return fd;
+}
+
+XR_HOOK int accept(int fd, struct sockaddr *restrict addr, socklen_t *restrict len)
+{
+	return accepted(fd, xr_real.accept(fd, addr, len), 0);
+}
+
+XR_HOOK int accept4(int fd, struct sockaddr *restrict addr, socklen_t *restrict len, int flags)
+{
+	return accepted(fd, xr_real.accept4(fd, addr, len, flags), flags);
+}
+
+XR_HOOK int connect(int fd, const struct sockaddr *addr, socklen_t len)
+{
+	struct xr_flow *f = xr_fd_flow(fd);
+	int r, saved;
+
+	if (!f || xr_vfork_depth)
+		return xr_real.connect(fd, addr, len);
+	xr_fork_check();
+	/* dissolves the connection */
+	if (addr && len >= sizeof(addr->sa_family) && addr->sa_family == AF_UNSPEC) {
+		xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
+		return xr_real.connect(fd, addr, len);
+	}
+	r = xr_real.connect(fd, addr, len);
+	saved = errno;
+	/* an interrupted connect goes on in the background as well */
+	if (!r || saved == EINPROGRESS || saved == EINTR)
+		xr_flow_connecting(f, fd);
+	errno = saved;
+	return r;
+}
+
+XR_ALIAS(connect) int __connect(int fd, const struct sockaddr *addr, socklen_t len);
+
+/* A listener carries no bytes: what the table keeps of it is its family, for accept. */
+XR_HOOK int listen(int fd, int backlog)
+{
+	struct xr_flow *f = xr_fd_flow(fd);
+	int r = xr_real.listen(fd, backlog);
+	int family;
+
+	if (r || !f || xr_vfork_depth)
+		return r;
+	xr_fork_check();
+	xr_flow_stay_tcp(f, fd, XR_REASON_LISTENER);
+	if (xr_load_relaxed(&f->priv->fds) != 1)
+		return r;
+	family = f->family;
+	xr_fds_fresh(fd);
+	xr_fd_set_new(fd, XR_FD_LISTENER(family), XR_FD_LISTEN);
+	return r;
+}
+
+XR_HOOK int shutdown(int fd, int how)
+{
+	struct xr_flow *f = xr_hook_flow(fd);
+	int r;
+
+	while (f && xr_load_acquire(&f->path) & XR_PATH_FABRIC && how >= SHUT_RD && how <= SHUT_RDWR) {
+		r = xr_flow_shutdown(f, fd, how);
+		if (r != -EREMOTEIO)
+			return (int)xr_ret(r);
+	}
+	return xr_real.shutdown(fd, how);
+}

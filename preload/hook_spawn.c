@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Programs that libc starts by itself: its fork and exec pass no hook.
+ *
+ * A spawned program may use any descriptor that it finds open, so those flows go back to
+ * TCP as for exec.  A shell command can use only what it is told the number of; a flow
+ * that its text does not name stays where it is, and is merely counted as shared, so that
+ * its close leaves the end to the kernel.
+ */
+#include "hook.h"
+#include <string.h>
+
+struct spawn {
+	const char *command;	/* NULL: any program */
+};
+
+/* Does the text hold this number, or a path through which descriptors are listed? */
+static int names_fd(const char *command, int fd)
+{
+	const char *p = command;
+
+	if (strstr(p, "/fd"))
+		return 1;
+	while (*p) {
+		long n = 0;
+
+		if (*p < '0' || *p > '9') {
+			p++;
+			continue;
+		}
+		for (; *p >= '0' && *p <= '9'; p++)
+			n = n < INT_MAX / 16 ? n * 10 + (*p - '0') : INT_MAX;
+		if (n == fd)
+			return 1;
+	}
+	return 0;
+}
+
+static void spawn_one(void *arg, int fd, uintptr_t entry)
+{
+	const struct spawn *s = arg;
+	struct xr_flow *f = (struct xr_flow *)(entry & ~(uintptr_t)3);
+	long flags;
+
+	if ((entry & 3) != XR_FD_FLOW)
+		return;
+	flags = xr_sys3(SYS_fcntl, fd, F_GETFD, 0);
+	if (flags < 0 || flags & FD_CLOEXEC)
+		return;
+	if (!s->command || names_fd(s->command, fd)) {
+		if (xr_load_acquire(&f->path) & XR_PATH_FABRIC)
+			xr_flow_retreat(f, fd, XR_REASON_EXEC, XR_HANDOVER_WAIT_NS);
+		xr_flow_stay_tcp(f, fd, XR_REASON_EXEC);
+	}
+	/* an upper bound, never lowered: once is as good as often */
+	if (xr_load_relaxed(&f->procs) == 1)
+		xr_fetch_add(&f->procs, 1);
+}
+
+void xr_spawn_begin(void)
+{
+	struct spawn s = { NULL };
+
+	if (xr_vfork_depth)
+		return;
+	xr_fork_check();
+	xr_fd_each(spawn_one, &s);
+}
+
+void xr_spawn_command(const char *command)
+{
+	struct spawn s = { command ? command : "" };
+
+	if (xr_vfork_depth)
+		return;
+	xr_fork_check();
+	xr_fd_each(spawn_one, &s);
+}
+
+XR_HOOK int posix_spawn(pid_t *restrict pid, const char *restrict path,
+			const posix_spawn_file_actions_t *restrict fa,
+			const posix_spawnattr_t *restrict attr, char *const argv[restrict],
+			char *const envp[restrict])
+{
+	xr_spawn_begin();
+	return xr_real.posix_spawn(pid, path, fa, attr, argv, envp);
+}
+
+XR_HOOK int posix_spawnp(pid_t *restrict pid, const char *restrict file,
+			 const posix_spawn_file_actions_t *restrict fa,
+			 const posix_spawnattr_t *restrict attr, char *const argv[restrict],
+			 char *const envp[restrict])
+{
+	xr_spawn_begin();
+	return xr_real.posix_spawnp(pid, file, fa, attr, argv, envp);
+}
+
+/* What is duplicated for the child loses close-on-exec there. */
+XR_HOOK int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t *fa, int fd, int newfd)
+{
+	struct xr_flow *f = xr_fd_flow(fd);
+
+	if (f && !xr_vfork_depth) {
+		xr_fork_check();
+		if (xr_load_acquire(&f->path) & XR_PATH_FABRIC)
+			xr_flow_retreat(f, fd, XR_REASON_EXEC, XR_HANDOVER_WAIT_NS);
+		xr_flow_stay_tcp(f, fd, XR_REASON_EXEC);
+		xr_fetch_add(&f->procs, 1);
+	}
+	return xr_real.posix_spawn_file_actions_adddup2(fa, fd, newfd);
+}
+
+XR_HOOK int system(const char *command)
+{
+	if (command)
+		xr_spawn_command(command);
+	return xr_real.system(command);
+}
+
+XR_HOOK FILE *popen(const char *command, const char *mode)
+{
+	FILE *fp;
+
+	xr_spawn_command(command);
+	fp = xr_real.popen(command, mode);
+	if (fp) {
+		int saved = errno;
+
+		xr_fds_fresh(fileno(fp));
+		errno = saved;
+	}
+	return fp;
+}
+
+XR_ALIAS(popen) FILE *_IO_popen(const char *command, const char *mode);
+
+XR_HOOK int wordexp(const char *restrict words, wordexp_t *restrict we, int flags)
+{
+	if (words && !(flags & WRDE_NOCMD) && (strchr(words, '`') || strstr(words, "$(")))
+		xr_spawn_command(words);
+	return xr_real.wordexp(words, we, flags);
+}

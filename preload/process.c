@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Start, fork, end of the process; and giving up for good.  See process.h. */
+#include "hook.h"
+#include <sys/mman.h>
+#include "log.h"
+#include "ready.h"
+#include "signals.h"
+
+struct xr_config xr_cfg;
+int xr_active;
+
+/* Until the page is there, and for ever where the kernel cannot wipe one. */
+static _Atomic uint32_t process_always = 1;
+_Atomic uint32_t *xr_process_alive = &process_always;
+
+static __thread uint32_t process_forking;	/* this thread is in a fork that was prepared */
+
+#define PAGE	4096u
+
+static void alive_page(void)
+{
+	_Atomic uint32_t *p = xr_map_private(PAGE);
+
+	if (!p)
+		return;
+	if (xr_sys3(SYS_madvise, p, PAGE, MADV_WIPEONFORK)) {
+		xr_unmap((void *)p, PAGE);
+		return;
+	}
+	xr_store_relaxed(p, 1);
+	xr_process_alive = p;
+}
+
+void xr_process_init(void)
+{
+	static _Atomic uint32_t state;	/* 0: not yet, 1: somebody is at it, 2: done */
+	uint32_t old = 0;
+
+	/* acquire: pairs with the release below, the configuration is complete */
+	if (xr_likely(xr_load_acquire(&state) == 2))
+		return;
+	/* a socket that is made meanwhile stays unknown, and on TCP */
+	if (!xr_cas(&state, &old, 1))
+		return;
+	xr_real_resolve();
+	alive_page();
+	xr_config_load(&xr_cfg, NULL, environ, NULL, NULL);
+	xr_active = xr_cfg.enabled && xr_cfg.fabric != XR_FABRIC_NONE && xr_cfg.max_flows;
+	xr_store_release(&state, 2);
+}
+
+/* With the loader's lock held: nothing here may load anything or wait for a thread. */
+__attribute__((constructor)) static void process_constructor(void)
+{
+	int saved = errno;
+
+	xr_process_init();
+	errno = saved;
+}
+
+/* ---- fork ------------------------------------------------------------------ */
+
+void xr_process_child(void)
+{
+	/* first: what follows passes hooks' checks */
+	xr_store_relaxed(xr_process_alive, 1);
+	/* before the process is known by its new id: the flows are counted for the parent's slab */
+	if (!process_forking)
+		xr_flow_fork_prepare(0);
+	process_forking = 0;
+	xr_vfork_depth = 0;
+	xr_process_forked();
+	xr_stats_after_fork();
+	xr_signal_forked();
+	xr_flow_forked();
+	xr_epoll_forked();
+}
+
+void xr_process_forked_here(void)
+{
+	/* handlers of pthread_atfork may have met the page before */
+	if (process_forking)
+		xr_process_child();
+}
+
+void xr_process_fork_begin(void)
+{
+	xr_fork_check();
+	/* counted once: a child that a vfork child forks has lost its way in our table */
+	if (!xr_vfork_depth)
+		xr_flow_fork_prepare(0);
+	process_forking = 1;
+}
+
+void xr_process_fork_end(int failed)
+{
+	if (!process_forking)
+		return;
+	process_forking = 0;
+	if (failed)
+		xr_flow_fork_prepare(1);
+}
+
+/* ---- giving up ------------------------------------------------------------- */
+
+static void to_kernel(void *arg, int fd, uintptr_t entry)
+{
+	enum xr_reason why = *(enum xr_reason *)arg;
+	struct xr_flow *f = (struct xr_flow *)(entry & ~(uintptr_t)3);
+
+	if ((entry & 3) != XR_FD_FLOW)
+		return;
+	if (xr_load_acquire(&f->path) & XR_PATH_FABRIC)
+		xr_flow_retreat(f, fd, why, XR_HANDOVER_WAIT_NS);
+	xr_flow_stay_tcp(f, fd, why);
+}
+
+void xr_process_pass_through(enum xr_reason why)
+{
+	if (xr_vfork_depth)
+		return;
+	xr_fork_check();
+	xr_active = 0;
+	xr_fd_each(to_kernel, &why);
+}
+
+/* ---- exit ------------------------------------------------------------------ */
+
+void xr_process_exit(void)
+{
+	/* a vfork child has the flows of its parent, who goes on */
+	if (xr_vfork_depth)
+		return;
+	xr_fork_check();
+	xr_active = 0;
+	xr_flow_exit();
+	xr_stats_close();
+}
+
+/* exit() and the return of main(): after the program's own handlers, which may still send. */
+__attribute__((destructor)) static void process_destructor(void)
+{
+	int saved = errno;
+
+	xr_process_exit();
+	errno = saved;
+}
+
+XR_HOOK void _exit(int status)
+{
+	xr_process_exit();
+	xr_real._exit(status);
+	__builtin_unreachable();
+}
+
+XR_HOOK void _Exit(int status)
+{
+	xr_process_exit();
+	xr_real._exit(status);
+	__builtin_unreachable();
+}
+
+/* Handlers of at_quick_exit that send find the flows ended: the one order that can be had. */
+XR_HOOK void quick_exit(int status)
+{
+	xr_process_exit();
+	xr_real.quick_exit(status);
+	__builtin_unreachable();
+}
