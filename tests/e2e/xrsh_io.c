@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Calls that move bytes or wait for them. Data carries a key and a stream offset: see pattern.h. */
-#define _GNU_SOURCE
 #include "pattern.h"
 #include "xrsh.h"
 

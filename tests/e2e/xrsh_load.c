@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Many calls for one order, where a line per call would drown what is measured. */
-#define _GNU_SOURCE
 #include "xrsh.h"
 
 #include <arpa/inet.h>

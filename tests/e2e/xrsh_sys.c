@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Calls that make, change and end sockets, signals and processes. */
-#define _GNU_SOURCE
 #include "xrsh.h"
 
 #include <arpa/inet.h>

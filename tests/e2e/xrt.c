@@ -9,7 +9,6 @@
  *   pingpong  turns of --turn bytes, the client first
  * Each end shuts its direction down after its last byte and reads until the peer's end of stream.
  */
-#define _GNU_SOURCE
 #include "pattern.h"
 #include "xrt.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* How bytes are moved: one pair of functions per family of calls. */
-#define _GNU_SOURCE
 #include "pattern.h"
 #include "xrt.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* How a program waits for its turn: blocking calls, threads, or any of the readiness calls. */
-#define _GNU_SOURCE
 #include "xrt.h"
 
 #include <errno.h>

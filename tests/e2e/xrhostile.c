@@ -1,0 +1,499 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * A peer that lies. It is one end of a TCP connection, echoes what it reads there, and at the
+ * rendezvous point of that connection does what ATTACK says:
+ *
+ *	xrhostile caller ATTACK SEED		listens, prints its port; the victim connected
+ *	xrhostile host ATTACK SEED PORT		connects to the victim
+ *
+ * The first part of an attack's name is the stage: "call-..." is the first message that the victim
+ * sees, "setup-..." what follows a good first message, "ring-..." what follows a good handshake.
+ * Prints one JSON line at the end: how far the victim let it come.
+ */
+#include "pattern.h"
+#include "core/mem.h"
+#include "preload/upgrade.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static struct {
+	const char *attack;
+	uint64_t rng, nonce, peer_nonce;
+	int caller, tcp, conn, lfd, tries;
+	struct xr_tuple t;
+	struct xr_up_msg theirs;
+	struct xr_shm_arena mine, victim;
+	uint64_t echoed;
+	int attacked, answered, setup, ring;
+} h;
+
+static uint64_t rnd(void)
+{
+	h.rng += 0x9e3779b97f4a7c15ULL;
+	return pattern_mix(h.rng);
+}
+
+static int is(const char *name)
+{
+	return !strcmp(h.attack, name);
+}
+
+static int stage(const char *name)
+{
+	return !strncmp(h.attack, name, strlen(name));
+}
+
+static void die(const char *what)
+{
+	fprintf(stderr, "xrhostile: %s: %s\n", what, strerror(errno));
+	exit(2);
+}
+
+/* Any number of descriptors, any length. */
+static void say(const void *msg, size_t len, const int *fds, int nfds)
+{
+	char control[CMSG_SPACE(64 * sizeof(int))] = {};
+	struct iovec v = { (void *)msg, len };
+	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1 };
+
+	if (nfds) {
+		m.msg_control = control;
+		m.msg_controllen = CMSG_SPACE(nfds * sizeof(int));
+		struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(nfds * sizeof(int));
+		memcpy(CMSG_DATA(c), fds, nfds * sizeof(int));
+	}
+	(void)!sendmsg(h.conn, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void compose(struct xr_up_msg *m, enum xr_up_type type)
+{
+	*m = (struct xr_up_msg){ .magic = XR_UP_MAGIC,
+				 .version = XR_UP_VERSION,
+				 .type = type,
+				 .size = sizeof(*m),
+				 .nonce = h.nonce,
+				 .echo = h.peer_nonce,
+				 .cookie = 1,
+				 .tuple = h.t };
+	memset(m->uuid, 0x5a, sizeof(m->uuid));
+	m->uuid[0] = getpid();
+	m->uuid[1] = getpid() >> 8;
+}
+
+/* One to eight bits of the message, anywhere. */
+static void flip(void *p, size_t len)
+{
+	for (uint64_t n = 1 + rnd() % 8; n; n--)
+		((uint8_t *)p)[rnd() % len] ^= 1 << rnd() % 8;
+}
+
+static int other_socket(void)
+{
+	int s = socket(AF_INET, SOCK_STREAM, 0), p = xr_proof_open(s);
+
+	return p;
+}
+
+/* ---- the first message that the victim sees ---------------------------------- */
+
+static void attack_call(enum xr_up_type type)
+{
+	static uint8_t big[65536];
+	struct xr_up_msg m;
+	int fds[64], n = 1;
+
+	h.attacked = 1;
+	compose(&m, type);
+	fds[0] = xr_proof_open(h.tcp);
+	if (is("call-silent"))
+		return;
+	if (is("call-close")) {
+		close(h.conn);
+		h.conn = -1;
+		return;
+	}
+	if (is("call-partial")) {
+		say(&m, rnd() % sizeof(m), fds, 1);
+		return;
+	}
+	if (is("call-oversize")) {
+		memcpy(big, &m, sizeof(m));
+		say(big, sizeof(m) + 1 + rnd() % (sizeof(big) - sizeof(m) - 1), fds, 1);
+		return;
+	}
+	if (is("call-random")) {
+		for (size_t i = 0; i < sizeof(m); i++)
+			((uint8_t *)&m)[i] = rnd();
+	} else if (is("call-nofd")) {
+		n = 0;
+	} else if (is("call-file")) {
+		fds[0] = open("/dev/null", O_RDONLY);
+	} else if (is("call-other-socket")) {
+		fds[0] = other_socket();
+	} else if (is("call-many-fds")) {
+		for (n = 1; n < 64; n++)
+			fds[n] = fds[0];
+	} else if (is("call-two-fds")) {
+		fds[n++] = fds[0];
+	} else if (is("call-magic")) {
+		m.magic++;
+	} else if (is("call-version")) {
+		m.version++;
+	} else if (is("call-size")) {
+		m.size = rnd();
+	} else if (is("call-type")) {
+		m.type = rnd() % 2 ? XR_UP_SETUP : rnd();
+	} else if (is("call-tuple")) {
+		flip(&m.tuple, sizeof(m.tuple));
+	} else if (is("call-flags")) {
+		m.flags = rnd() | 2;
+	} else if (is("call-nonce")) {
+		m.nonce = 0;
+	} else if (is("call-flip")) {
+		flip(&m, sizeof(m));
+	} else {
+		die("no such attack");
+	}
+	say(&m, sizeof(m), fds, n);
+}
+
+/* ---- after a good first message ------------------------------------------------ */
+
+/* An arena as the victim would make it, or one that is wrong in some way. */
+static int bad_arena(void)
+{
+	uint64_t size = h.mine.size;
+	uint8_t page[4096] = {};
+	int fd = memfd_create("x", MFD_ALLOW_SEALING);
+
+	memcpy(page, &h.mine.hdr, sizeof(h.mine.hdr));
+	if (is("setup-tiny"))
+		size = rnd() % 8192;
+	else if (is("setup-odd-size"))
+		size += 1 + rnd() % 4096;
+	else if (is("setup-huge"))
+		size = 1ull << 42;
+	else if (is("setup-header"))
+		flip(page, sizeof(h.mine.hdr));
+	else if (is("setup-zero"))
+		memset(page, 0, sizeof(page));
+	if (ftruncate(fd, size) || pwrite(fd, page, size < 4096 ? size : 4096, 0) < 0)
+		die("memfd");
+	if (!is("setup-unsealed"))
+		fcntl(fd, F_ADD_SEALS,
+		      is("setup-half-sealed") ? F_SEAL_GROW : F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL);
+	return fd;
+}
+
+static void attack_setup(struct xr_up_msg *m, int *fds, int n)
+{
+	int arena = n - 1; /* the last descriptor */
+
+	h.attacked = 1;
+	if (is("setup-silent"))
+		return;
+	if (is("setup-close")) {
+		close(h.conn);
+		h.conn = -1;
+		return;
+	}
+	if (is("setup-partial")) {
+		say(m, rnd() % sizeof(*m), fds, n);
+		return;
+	}
+	if (is("setup-flip"))
+		flip(m, sizeof(*m));
+	else if (is("setup-nofd"))
+		n--;
+	else if (is("setup-dir-off"))
+		m->dir_off = rnd() % 2 ? rnd() % h.mine.size : rnd() >> rnd() % 64;
+	else if (is("setup-link"))
+		m->flags = XR_UP_LINK, m->link_id = rnd(), m->tag = rnd();
+	else if (is("setup-echo"))
+		m->echo = rnd();
+	else if (is("setup-file"))
+		fds[arena] = open("/dev/zero", O_RDWR);
+	else
+		fds[arena] = bad_arena();
+	say(m, sizeof(*m), fds, n);
+}
+
+/* ---- after a good handshake: shared memory full of lies --------------------------- */
+
+static uint64_t nasty(void)
+{
+	static const uint64_t n[] = { 0,	 1,	     -1,	 1ull << 63, 1ull << 31,
+				      0xffffffff, 0x7fffffff, 0xffff,	 65536,	     65537,
+				      1ull << 32, 512,	     0x100000001 };
+
+	switch (rnd() % 3) {
+	case 0:
+		return n[rnd() % (sizeof(n) / sizeof(*n))];
+	case 1:
+		return rnd();
+	default:
+		return rnd() >> rnd() % 64;
+	}
+}
+
+static void scribble_slots(uint8_t *dir, uint32_t slots, uint32_t seq)
+{
+	struct xr_shm_slot *s = (struct xr_shm_slot *)(dir + sizeof(struct xr_shm_dir));
+
+	for (uint32_t i = 0; i < 4; i++, seq++) {
+		struct xr_shm_slot *at = &s[seq & (slots - 1)];
+
+		for (size_t k = 8; k + 8 <= sizeof(*at); k += 8)
+			memcpy((uint8_t *)at + k, &(uint64_t){ nasty() }, 8);
+		atomic_store(&at->head, XR_HEAD(seq, nasty(), rnd() % 32, rnd() % (XR_OP_MAX + 2)));
+	}
+}
+
+static void *scribble(void *unused)
+{
+	uint8_t *a = h.mine.base + h.mine.hdr.dir_off, *b = h.victim.base + h.theirs.dir_off;
+	size_t len = XR_DIR_BYTES(h.mine.hdr.dir_slots);
+	struct xr_shm_dir *vd = (struct xr_shm_dir *)b, *md = (struct xr_shm_dir *)a;
+
+	/* Lure it onto the ring first: say READY, leave TCP at the right offset. */
+	atomic_store(&vd->ready, 1);
+	if (!is("ring-noise")) {
+		struct xr_shm_slot *s = (struct xr_shm_slot *)(a + sizeof(struct xr_shm_dir));
+
+		s[1].arg = h.echoed;
+		atomic_store(&s[1].head, XR_HEAD(1, 0, 0, XR_OP_START));
+		usleep(20000);
+	}
+	for (int i = 0; i < 30000; i++) {
+		uint64_t v = nasty();
+
+		switch (rnd() % 8) {
+		case 0: /* any word of either direction */
+			memcpy((rnd() % 2 ? a : b) + rnd() % (len / 8) * 8, &v, 8);
+			break;
+		case 1:
+			atomic_store(&vd->consumed, v);
+			break;
+		case 2:
+			atomic_store(&vd->arm, v);
+			break;
+		case 3:
+			atomic_store(&md->state, (uint32_t)v % 8);
+			break;
+		case 4:
+			atomic_store(&md->tx_arm, v);
+			break;
+		case 5: /* completion entries and sleep flags */
+			memcpy((rnd() % 2 ? h.mine.base : h.victim.base) + h.mine.hdr.sleep_off +
+				       rnd() % ((h.mine.hdr.dir_off - h.mine.hdr.sleep_off) / 8) * 8,
+			       &v, 8);
+			break;
+		default:
+			scribble_slots(a, h.mine.hdr.dir_slots, 2 + rnd() % 6);
+		}
+		if (i % 300 == 0)
+			usleep(500);
+	}
+	return unused;
+}
+
+/* Rubbish on the control connection, with and without descriptors. */
+static void attack_control(void)
+{
+	uint8_t junk[4096];
+	int fds[8];
+
+	for (int i = 0; i < 200; i++) {
+		for (size_t k = 0; k < sizeof(junk); k++)
+			junk[k] = rnd();
+		*(uint32_t *)junk = rnd() % 4 ? rnd() % 16 : rnd();
+		for (int k = 0; k < 8; k++)
+			fds[k] = open("/dev/null", O_RDONLY);
+		say(junk, 1 + rnd() % (rnd() % 2 ? 64 : sizeof(junk)), fds, rnd() % 8);
+		for (int k = 0; k < 8; k++)
+			close(fds[k]);
+	}
+}
+
+static void attack_ring(void)
+{
+	h.ring = h.attacked = 1;
+	if (is("ring-control"))
+		attack_control();
+	else if (is("ring-close"))
+		close(h.conn), h.conn = -1;
+	else
+		scribble(NULL);
+}
+
+/* ---- the handshake ------------------------------------------------------------------ */
+
+/* ANSWER as host, SETUP as caller: the message that carries our arena. */
+static void second(enum xr_up_type type)
+{
+	struct xr_up_msg m;
+	int fds[2], n = 0;
+
+	if (xr_shm_arena_create(&h.mine, 64 << 20, 64))
+		die("arena");
+	compose(&m, type);
+	m.dir_off = h.mine.hdr.dir_off;
+	if (type == XR_UP_ANSWER)
+		fds[n++] = xr_proof_open(h.tcp);
+	fds[n++] = h.mine.fd;
+	if (stage("setup-")) {
+		attack_setup(&m, fds, n);
+		return;
+	}
+	say(&m, sizeof(m), fds, n);
+	h.setup = 1;
+	if (type == XR_UP_SETUP)
+		attack_ring();
+}
+
+static void first(void)
+{
+	struct xr_up_msg m;
+	int proof;
+
+	if (stage("call-")) {
+		attack_call(XR_UP_CALL);
+		return;
+	}
+	compose(&m, XR_UP_CALL);
+	proof = xr_proof_open(h.tcp);
+	say(&m, sizeof(m), &proof, 1);
+	close(proof);
+}
+
+static void heard(void)
+{
+	int fds[4], n = 4;
+	struct xr_up_msg m;
+	ssize_t r = xr_unix_recv(h.conn, &m, sizeof(m), fds, &n);
+
+	if (r <= 0) {
+		close(h.conn);
+		h.conn = -1;
+		return;
+	}
+	if (h.attacked || r != sizeof(m))
+		return;
+	h.theirs = m;
+	h.peer_nonce = m.nonce;
+	h.answered = 1;
+	if (h.caller) { /* ANSWER: proof and arena */
+		if (n == 2 && xr_shm_arena_attach(&h.victim, fds[1]))
+			die("the victim's arena");
+		second(XR_UP_SETUP);
+	} else if (m.type == XR_UP_CALL) {
+		if (stage("call-"))
+			attack_call(XR_UP_ANSWER);
+		else
+			second(XR_UP_ANSWER);
+	} else if (m.type == XR_UP_SETUP && n == 1) {
+		if (xr_shm_arena_attach(&h.victim, fds[0]))
+			die("the victim's arena");
+		attack_ring();
+	}
+}
+
+static int echo(void)
+{
+	char b[16384];
+	ssize_t n = recv(h.tcp, b, sizeof(b), 0), at = 0;
+
+	if (n <= 0)
+		return 0;
+	while (at < n) {
+		ssize_t k = send(h.tcp, b + at, n - at, MSG_NOSIGNAL);
+
+		if (k <= 0)
+			return 0;
+		at += k;
+	}
+	h.echoed += n;
+	return 1;
+}
+
+static void open_tcp(int port)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(port) };
+	socklen_t n = sizeof(a);
+	int s = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+
+	a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	if (!h.caller) {
+		if (connect(s, (struct sockaddr *)&a, n))
+			die("connect");
+		h.tcp = s;
+	} else {
+		if (bind(s, (struct sockaddr *)&a, n) || listen(s, 1) ||
+		    getsockname(s, (struct sockaddr *)&a, &n))
+			die("listen");
+		printf("{\"port\": %d}\n", ntohs(a.sin_port));
+		fflush(stdout);
+		h.tcp = accept(s, NULL, NULL);
+		close(s);
+	}
+	setsockopt(h.tcp, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	if (xr_tuple_get(h.tcp, &h.t, NULL, NULL))
+		die("tuple");
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 4)
+		return 2;
+	signal(SIGPIPE, SIG_IGN);
+	h.caller = !strcmp(argv[1], "caller");
+	h.attack = argv[2];
+	h.rng = strtoull(argv[3], NULL, 0);
+	h.conn = h.lfd = -1;
+	h.nonce = rnd() | 1;
+	open_tcp(argc > 4 ? atoi(argv[4]) : 0);
+	if (!h.caller) {
+		h.lfd = xr_rendezvous_listen(&h.t);
+		if (h.lfd < 0)
+			die("rendezvous");
+		printf("{\"ready\": true}\n");
+		fflush(stdout);
+	}
+	for (;;) {
+		struct pollfd p[3] = { { h.tcp, POLLIN, 0 }, { h.conn, POLLIN, 0 }, { h.lfd, POLLIN, 0 } };
+
+		if (poll(p, 3, -1) < 0)
+			continue;
+		if (p[1].revents)
+			heard();
+		if (p[2].revents && h.conn < 0)
+			h.conn = xr_rendezvous_accept(h.lfd);
+		if (p[0].revents && !echo())
+			break;
+		/* Like any caller: after each turn, is the victim's name open? Strangers insist. */
+		if (h.caller && h.conn < 0 && h.tries < (stage("call-") ? 3 : 1)) {
+			h.conn = xr_rendezvous_call(&h.t);
+			if (h.conn >= 0) {
+				h.tries++;
+				first();
+			}
+		}
+	}
+	printf("{\"attacked\": %d, \"answered\": %d, \"setup\": %d, \"ring\": %d, \"echoed\": %lu}\n",
+	       h.attacked, h.answered, h.setup, h.ring, (unsigned long)h.echoed);
+	return 0;
+}
