@@ -326,10 +326,14 @@ struct xr_shm_link *xr_flow_link_get(struct xr_flow *f)
 void xr_link_unref(struct xr_shm_link *l)
 {
 	struct xr_shm_link **p;
-	uint32_t left;
+	uint32_t left = xr_load_relaxed(&l->nflows);
 
 	if (l->owner_pid != xr_getpid())
 		return;
+	/* not the last one: no lock; sleepers hold a reference and come by often */
+	while (left > 1)
+		if (xr_cas(&l->nflows, &left, left - 1))
+			return;
 	slab_lock();
 	/* under the lock: xr_links_find must not hand out a link on its way out */
 	left = xr_fetch_sub(&l->nflows, 1) - 1;

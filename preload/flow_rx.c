@@ -288,6 +288,20 @@ static int rx_try_start(struct xr_flow *f, int fd)
 	return -EREMOTEIO;
 }
 
+/* The backlog is a walk over the ring: exact when the read emptied it, else sampled. */
+static void rx_stats(struct xr_flow *f, size_t n, size_t asked)
+{
+	struct xr_stats_flow *st = f->st;
+
+	if (!st)
+		return;
+	xr_stats_rx(st, XR_CARRIER_SHM, n);
+	if (n < asked)
+		xr_stats_gauge(&st->rx.queue, 0);
+	else if (!(xr_load_relaxed(&st->rx.msgs) & 15))
+		xr_stats_gauge(&st->rx.queue, xr_shm_rx_readable(&f->rx));
+}
+
 /* One attempt under rx_lock, never blocks.  > 0, 0 EOF, RX_NONE, -EREMOTEIO, errors. */
 static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, int flags)
 {
@@ -317,7 +331,7 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 	case XR_RX_RING:
 		n = rx_ring(f, fd, d, len, flags);
 		if (n > 0 && !(flags & MSG_PEEK))
-			xr_stats_rx(f->st, XR_CARRIER_SHM, (uint64_t)n);
+			rx_stats(f, (size_t)n, len);
 		if (xr_likely(n != RX_NONE))
 			return n;
 		if (!f->rx_dead && xr_cycles() - f->rx_checked > RX_CHECK_CYCLES)

@@ -136,6 +136,17 @@ static int tx_peer_gone(struct xr_flow *f, int fd)
 	return (ev & POLLRDHUP) && !f->rx_shut;
 }
 
+/* What xr-stat shows: as of the last send, consumption since then is not in it. */
+static void tx_gauges(struct xr_flow *f)
+{
+	uint32_t used = f->tx.head - f->tx.done;
+
+	if (!f->st)
+		return;
+	xr_stats_gauge(&f->st->tx.queue, f->tx.sent - f->tx.acked - f->tx.part);
+	xr_stats_gauge32(&f->st->tx.credits, f->tx.mask + 1 > used ? f->tx.mask + 1 - used : 0);
+}
+
 /* One attempt under tx_lock.  > 0, TX_NONE, -EREMOTEIO, errors. */
 static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, size_t skip,
 		       size_t len, uint32_t *waiter)
@@ -157,11 +168,15 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 		n = xr_shm_tx_send(&f->tx, iov, cnt, skip, len);
 		if (n > 0) {
 			xr_stats_tx(f->st, XR_CARRIER_SHM, (uint64_t)n);
+			tx_gauges(f);
 			xr_shm_tx_armed(&f->tx, waiter);
 			return n;
 		}
-		if (n == 0)
+		if (n == 0) {
+			if (f->st)
+				xr_stats_inc(&f->st->tx.rnr, 1);
 			return TX_NONE;
+		}
 		if (n != -ESTALE)
 			return n;
 		tx_start_replay(f);

@@ -363,6 +363,13 @@ static int up_start(struct xr_upgrade *u, int fd, uint32_t *waiter)
 	f->tx_state = XR_TX_RING;
 	f->reason = XR_REASON_NONE;
 	xr_shm_tx_armed(&f->tx, waiter);
+	if (f->st) {
+		xr_stats_gauge(&f->st->tx.window, f->tx.inflight_max);
+		xr_stats_gauge32(&f->st->tx.slots, f->tx.mask + 1);
+		xr_stats_gauge32(&f->st->tx.credits, f->tx.mask + 1);
+		xr_stats_gauge32(&f->st->rx.slots, f->rx.mask + 1);
+		xr_stats_inc(&f->st->ctl.upgrades, 1);
+	}
 	xr_stats_flow_state(f->st, XR_STATE_ESTAB);
 	xr_stats_flow_carrier(f->st, XR_CARRIER_SHM,
 			      f->rx_state == XR_RX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
