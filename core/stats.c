@@ -485,7 +485,6 @@ void xr_stats_flow_state(struct xr_stats_flow *f, enum xr_stats_state state)
 
 void xr_stats_flow_reason(struct xr_stats_flow *f, enum xr_reason reason)
 {
-	xr_stats_reason(reason);
 	if (!f)
 		return;
 	xr_stats_ident_begin(f);

@@ -291,13 +291,13 @@ static inline void xr_stats_ident_end(struct xr_stats_flow *f)
 	xr_store_release(&f->seq, xr_load_relaxed(&f->seq) + 1);
 }
 
-/* Common changes of the identity, f may be NULL; each is one bracket. */
+/* Common changes of the identity, f may be NULL; each is one bracket. Nothing is counted. */
 void xr_stats_flow_state(struct xr_stats_flow *f, enum xr_stats_state state);
 void xr_stats_flow_reason(struct xr_stats_flow *f, enum xr_reason reason);
 void xr_stats_flow_carrier(struct xr_stats_flow *f, enum xr_carrier tx, enum xr_carrier rx,
 			   uint32_t peer_pid);
 
-/* Counts a reason without a slot; xr_stats_flow_reason() does it by itself. */
+/* Counts a reason; what a flow shows of it is set by xr_stats_flow_reason(). */
 static inline void xr_stats_reason(enum xr_reason reason)
 {
 	unsigned int i = (unsigned int)reason % XR_STATS_COUNTER_ROOM;

@@ -9,6 +9,7 @@
 #include "core/config.h"
 #include "core/reason.h"
 #include "core/stats.h"
+#include "preload/hooks.def"
 #include "settings.h"
 
 /* Text as mdoc: sentences start lines, and nothing in it is taken for a macro. */
@@ -132,6 +133,56 @@ static void counters(void)
 	puts(".El");
 }
 
+struct call {
+	const char *name, *carried, *kept;
+};
+
+static const struct call call[] = {
+#define ROW(name, subject, before, carried, kept) {#name, carried, kept},
+#define ALIAS(alias, name)
+	XR_HOOKS(ROW, ALIAS)
+#undef ROW
+#undef ALIAS
+};
+
+#define N_CALLS (sizeof(call) / sizeof(call[0]))
+
+/* The call whose text stands for this one: itself, or the one that "as NAME" names. */
+static size_t leader(size_t i)
+{
+	for (size_t k = 0; k < N_CALLS && !strncmp(call[i].carried, "as ", 3); k++)
+		if (!strcmp(call[i].carried + 3, call[k].name) &&
+		    (!strncmp(call[i].kept, "as ", 3) || !strcmp(call[i].kept, call[k].kept)))
+			return leader(k);
+	for (size_t k = 0; k < i; k++)
+		if (!strcmp(call[i].carried, call[k].carried) && !strcmp(call[i].kept, call[k].kept))
+			return k;
+	return i;
+}
+
+/* Calls with the same text stand together; other names of a call in the source are left out. */
+static void calls(void)
+{
+	puts(".Bl -tag -width Ds");
+	for (size_t i = 0; i < N_CALLS; i++) {
+		if (leader(i) != i)
+			continue;
+		printf(".It Xo\n");
+		for (size_t k = i, first = 1; k < N_CALLS; k++) {
+			if (leader(k) != i)
+				continue;
+			printf("%s.Fn %s", first ? "" : " ,\n", call[k].name);
+			first = 0;
+		}
+		puts("\n.Xc");
+		if (*call[i].carried)
+			sentence(call[i].carried);
+		if (*call[i].kept)
+			printf("On TCP: %s.\n", call[i].kept);
+	}
+	puts(".El");
+}
+
 int xr_man_text(const char *part)
 {
 	static const struct {
@@ -141,7 +192,8 @@ int xr_man_text(const char *part)
 		     {"options", options},
 		     {"environment", environment},
 		     {"reasons", reasons},
-		     {"counters", counters}};
+		     {"counters", counters},
+		     {"calls", calls}};
 
 	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
 		if (!strcmp(part, parts[i].name)) {

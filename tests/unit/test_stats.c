@@ -34,6 +34,7 @@ static void what_is_written_is_read(void **state)
 	xr_stats_gauge(&f->tx.queue, 42);
 	xr_stats_gauge32(&f->tx.slots, 64);
 	xr_stats_flow_carrier(f, XR_CARRIER_SHM, XR_CARRIER_TCP, 99);
+	xr_stats_reason(XR_REASON_OOB);
 	xr_stats_flow_reason(f, XR_REASON_OOB);
 
 	read_mine(&seg);
