@@ -97,10 +97,13 @@ class Shell:
     def asleep(self, timeout=5.0):
         """Every thread of the program sleeps in the kernel."""
         def all_asleep():
-            for t in os.listdir("/proc/%d/task" % self.pid):
-                with open("/proc/%d/task/%s/stat" % (self.pid, t)) as f:
-                    if f.read().rsplit(")", 1)[1].split()[0] != "S":
-                        return False
+            try:
+                for t in os.listdir("/proc/%d/task" % self.pid):
+                    with open("/proc/%d/task/%s/stat" % (self.pid, t)) as f:
+                        if f.read().rsplit(")", 1)[1].split()[0] != "S":
+                            return False
+            except (FileNotFoundError, ProcessLookupError):  # a thread has just ended
+                return False
             return True
         harness.until(lambda: all_asleep() and all_asleep(), timeout, "all threads asleep", 0.002)
 

@@ -203,9 +203,11 @@ def measure(env, nbytes, rounds):
 def test_connect_is_as_fast(env, nbytes):
     """connect p50 within 3% of plain, the first turn within 10%; one quiet measurement in six.
 
-    Medians of interleaved rounds; the machine is shared, so a disturbed measurement is repeated
+    With the default thresholds: a connection this short is not worth an upgrade. Medians of interleaved rounds; the machine is shared, so a disturbed measurement is repeated
     whole. A real delay disturbs every one of them.
     """
+    for k in harness.EAGER:
+        env.env.pop(k)
     mode = env.mode
     if mode == "plain":
         tried = [measure(env, nbytes, 2)]

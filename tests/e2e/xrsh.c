@@ -180,7 +180,13 @@ int main(int argc, char **argv)
 		obey(text);
 	}
 	orders = stdin;
-	while (getline(&line, &cap, orders) > 0)
-		obey(line);
-	return 0;
+	for (;;) {
+		errno = 0;
+		if (getline(&line, &cap, orders) > 0)
+			obey(line);
+		else if (errno == EINTR) /* a signal, between two orders */
+			clearerr(orders);
+		else
+			return 0;
+	}
 }
