@@ -39,7 +39,7 @@ static void words(const char *names)
 	for (;;) {
 		size_t len = strcspn(names, "|");
 
-		printf(".Cm %.*s%s\n", (int)len, names, names[len] ? " ," : "");
+		printf(".Cm %.*s %c\n", (int)len, names, names[len] ? ',' : ';');
 		if (!names[len])
 			return;
 		names += len + 1;
@@ -66,7 +66,6 @@ static void settings(void)
 		if (key->names) {
 			puts("One of");
 			words(key->names);
-			puts(";");
 			printf("default\n.Cm %s .\n", key->def);
 		} else if (*key->def) {
 			printf("Default:\n.Cm %s .\n", key->def);
@@ -178,7 +177,7 @@ static void calls(void)
 		if (*call[i].carried)
 			sentence(call[i].carried);
 		if (*call[i].kept)
-			printf("On TCP: %s.\n", call[i].kept);
+			printf("To TCP: %s.\n", call[i].kept);
 	}
 	puts(".El");
 }
