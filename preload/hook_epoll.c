@@ -53,7 +53,7 @@ XR_HOOK int epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 
 static uint64_t timeout_deadline(int timeout)
 {
-	return timeout < 0 ? 0 : xr_now_ns() + (uint64_t)timeout * 1000000u;
+	return timeout <= 0 ? 0 : xr_now_ns() + (uint64_t)timeout * 1000000u;
 }
 
 XR_HOOK int epoll_wait(int epfd, struct epoll_event *ev, int max, int timeout)
@@ -81,7 +81,7 @@ XR_HOOK int epoll_pwait2(int epfd, struct epoll_event *ev, int max, const struct
 	if (!known(epfd) || max <= 0 ||
 	    (ts && (ts->tv_sec < 0 || ts->tv_nsec < 0 || ts->tv_nsec >= 1000000000)))
 		return xr_real.epoll_pwait2(epfd, ev, max, ts, mask);
-	if (ts) {
+	if (ts && (ts->tv_sec || ts->tv_nsec)) {
 		deadline = xr_now_ns();
 		if ((uint64_t)ts->tv_sec > UINT64_MAX / 4000000000u)
 			ns = UINT64_MAX - deadline;

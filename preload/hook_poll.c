@@ -6,18 +6,30 @@
 #include "hook.h"
 #include "ready.h"
 
-/* What the set holds, as a mask of paths. */
+/*
+ * What a descriptor brings into the set, as a mask of paths.  An epoll file counts as a
+ * flow on a fabric: it may hold some, and shows them to the kernel only when asked to.
+ */
+static uint32_t fd_paths(int fd)
+{
+	uintptr_t e = xr_fd_entry(fd);
+	struct xr_flow *f;
+
+	if (xr_likely(!e))
+		return 0;
+	if ((e & 3) == XR_FD_EPOLL)
+		return xr_vfork_depth ? 0 : XR_PATH_FABRIC;
+	f = xr_hook_flow(fd);
+	return f ? xr_load_relaxed(&f->path) : 0;
+}
+
 static uint32_t poll_paths(struct pollfd *fds, nfds_t n)
 {
 	uint32_t paths = 0;
 	nfds_t i;
 
-	for (i = 0; i < n; i++) {
-		struct xr_flow *f = xr_hook_flow(fds[i].fd);
-
-		if (xr_unlikely(f))
-			paths |= xr_load_relaxed(&f->path);
-	}
+	for (i = 0; i < n; i++)
+		paths |= fd_paths(fds[i].fd);
 	return paths;
 }
 
@@ -100,14 +112,10 @@ static uint32_t select_paths(int n, const fd_set *r, const fd_set *w, const fd_s
 			if (set[s])
 				bits |= set[s][i];
 		for (; bits; bits &= bits - 1) {
-			struct xr_flow *f;
-
 			fd = i * WORD_BITS + __builtin_ctzl(bits);
 			if (fd >= n)
 				break;
-			f = xr_hook_flow(fd);
-			if (xr_unlikely(f))
-				paths |= xr_load_relaxed(&f->path);
+			paths |= fd_paths(fd);
 		}
 	}
 	return paths;

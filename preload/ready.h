@@ -80,6 +80,16 @@ int xr_epoll_flow_attach(struct xr_flow *f);
 void xr_epoll_flow_detach(struct xr_flow *f);
 /* Something about the flow changed under this process's own hands: wake its epoll files. */
 void xr_epoll_flow_kick(struct xr_flow *f);
+/*
+ * The program was told that the flow takes no more bytes (EAGAIN or a short count of a
+ * non-blocking send): space that comes after it is an edge for EPOLLET.
+ */
+void xr_epoll_flow_full(struct xr_flow *f);
+/*
+ * Something sleeps, or is about to, on the epoll descriptor itself (poll, select, another
+ * epoll file).  1: flows of it are on a fabric.  0 also for what is no epoll file.
+ */
+int xr_epoll_watch(int epfd);
 void xr_epoll_forked(void);
 
 #endif

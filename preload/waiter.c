@@ -22,7 +22,6 @@
 #define SPIN_HOG	1000000u	/* cycles: whoever ran does not give the core back soon */
 
 struct waiter_tls {
-	uintptr_t frame;	/* stack address of the wait this thread is in, 0 */
 	void *scratch;
 	size_t scratch_len;
 	uintptr_t scratch_frame;
@@ -162,34 +161,29 @@ void xr_waiter_forked(void)
 	/* the parent's claims mean nothing here; the mapping is left to the parent's flows */
 	xr_store_relaxed(&waiter_claims, NULL);
 	tls.self = 0;
-	tls.frame = 0;
 	tls.scratch_frame = 0;
 }
 
 /* ---- scratch memory ------------------------------------------------------ */
 
-/*
- * 1 when a frame remembered in TLS is an outer one of the caller's, not one that was
- * left by longjmp: then the stack has been wound back beyond it.
- */
-static int frame_alive(uintptr_t frame)
+int xr_frame_alive(uintptr_t own, uintptr_t frame)
 {
 	stack_t ss;
 
 	if (!frame)
 		return 0;
-	if ((uintptr_t)__builtin_frame_address(0) < frame)
+	if (own < frame)
 		return 1;
 	/* a handler on a stack of its own may lie anywhere */
 	return !xr_sys2(SYS_sigaltstack, 0, &ss) && (ss.ss_flags & SS_ONSTACK);
 }
 
-void *xr_scratch_get(size_t len, size_t *own)
+void *xr_scratch_get(size_t len, uintptr_t frame, size_t *own)
 {
 	void *p;
 
 	len = XR_ALIGN(len, 65536);
-	if (!frame_alive(tls.scratch_frame)) {
+	if (!xr_frame_alive(frame, tls.scratch_frame)) {
 		if (tls.scratch_len < len) {
 			p = xr_map_private(len);
 			if (!p)
@@ -200,7 +194,7 @@ void *xr_scratch_get(size_t len, size_t *own)
 			waiter_at_exit();
 		}
 		*own = 0;
-		tls.scratch_frame = (uintptr_t)__builtin_frame_address(0);
+		tls.scratch_frame = frame;
 		return tls.scratch;
 	}
 	*own = len;
@@ -289,23 +283,20 @@ uint32_t *xr_spin_poll(void)
 
 /* ---- going to sleep ------------------------------------------------------ */
 
-uint32_t xr_waiter_enter(struct xr_wait_frame *fr)
+uint32_t xr_waiter_enter(void)
 {
-	fr->outer = frame_alive(tls.frame) ? tls.frame : 0;
-	fr->nested = fr->outer != 0;
-	tls.frame = (uintptr_t)__builtin_frame_address(0);
-	fr->waiter = xr_waiter_self();
+	uint32_t w = xr_waiter_self();
+
 	/* relaxed: a claim that is met is checked again every XR_WAIT_SLICE */
-	if (fr->waiter)
-		xr_store_relaxed(&waiter_slot[fr->waiter].waiting, 1);
-	return fr->waiter;
+	if (w)
+		xr_store_relaxed(&waiter_slot[w].waiting, 1);
+	return w;
 }
 
-void xr_waiter_leave(struct xr_wait_frame *fr)
+void xr_waiter_leave(uint32_t w)
 {
-	tls.frame = fr->outer;
-	if (fr->waiter && !fr->nested)
-		xr_store_relaxed(&waiter_slot[fr->waiter].waiting, 0);
+	if (w)
+		xr_store_relaxed(&waiter_slot[w].waiting, 0);
 }
 
 static void forget_entry(void *arg, struct xr_shm_link *l, uint32_t cookie)
@@ -315,28 +306,29 @@ static void forget_entry(void *arg, struct xr_shm_link *l, uint32_t cookie)
 	(void)cookie;
 }
 
+void xr_waiter_forget(struct xr_shm_link *l, uint32_t w)
+{
+	xr_shm_link_harvest(l, w, forget_entry, NULL);
+}
+
 int xr_waiter_doze(struct xr_shm_link *l, uint32_t w)
 {
 	xr_shm_link_sleeping(l, w, 1);
-	if (xr_likely(!xr_shm_link_pending(l, w)))
-		return 0;
-	/* whom they speak of does not matter: the caller looks at all its flows */
-	xr_shm_link_harvest(l, w, forget_entry, NULL);
-	return 1;
+	return xr_shm_link_pending(l, w);
 }
 
-void xr_waiter_rise(struct xr_wait_frame *fr, struct xr_shm_link *l, int bell, int rang)
+void xr_waiter_rise(struct xr_shm_link *l, uint32_t w)
 {
-	static const uint64_t one = 1;
+	xr_shm_link_sleeping(l, w, 0);
+	/* whom the entries speak of does not matter: the caller looks at all its flows */
+	xr_shm_link_harvest(l, w, forget_entry, NULL);
+}
+
+void xr_bell_drain(int bell)
+{
 	uint64_t n;
 
-	if (rang)
-		xr_sys3(SYS_read, bell, &n, sizeof(n));
-	xr_shm_link_harvest(l, fr->waiter, forget_entry, NULL);
-	if (xr_likely(!fr->nested))
-		xr_shm_link_sleeping(l, fr->waiter, 0);
-	else if (bell >= 0)
-		xr_sys3(SYS_write, bell, &one, sizeof(one));
+	xr_sys3(SYS_read, bell, &n, sizeof(n));
 }
 
 /* ---- claims -------------------------------------------------------------- */
@@ -403,87 +395,117 @@ uint32_t xr_waiter_claimed(struct xr_flow *f, int dir)
 struct wait_arg {
 	struct xr_flow *f;
 	uint32_t mask;
+	uint32_t any;		/* handlers that had run when the wait began */
 };
 
 static int wait_look(void *arg)
 {
 	struct wait_arg *a = arg;
 
-	return xr_flow_peek(a->f, a->mask);
+	return xr_flow_peek(a->f, a->mask) || xr_signal_mark().any != a->any;
 }
 
-static int wait_sleep(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline,
-		      struct xr_signal_mark mark, struct xr_wait_frame *fr, struct xr_shm_link *l)
+/* What a sleep has to undo, also when the thread is cancelled in it. */
+struct wait_sleep {
+	struct xr_flow *f;
+	struct xr_shm_link *l;	/* referenced */
+	uint32_t w;
+	int dir, claimed;
+};
+
+static void wait_undo(void *arg)
+{
+	struct wait_sleep *s = arg;
+
+	if (s->claimed) {
+		xr_waiter_rise(s->l, s->w);
+		xr_waiter_unclaim(s->f, s->dir, s->w);
+	}
+	xr_waiter_leave(s->w);
+	if (s->l)
+		xr_link_unref(s->l);
+}
+
+/* The sleep itself: 0 look again, -EAGAIN deadline, -EINTR any handler ran. */
+static int wait_in_kernel(struct wait_sleep *s, int fd, uint32_t mask, int bell, uint64_t deadline,
+			  struct xr_signal_mark mark)
 {
 	struct pollfd p[2] = { { .fd = -1 }, { .fd = -1, .events = POLLIN } };
-	int dir = mask & POLLIN ? 0 : 1, bell = -1, claimed = 0, n = 0;
+	uint32_t ev = xr_flow_kernel_mask(s->f, mask);
 	uint64_t slice = 0;
-	uint32_t ev;
+	int n = 0;
 
-	if (l && fr->waiter && l->owner_pid == xr_getpid())
-		bell = xr_shm_link_bell(l, fr->waiter);
-	if (bell >= 0) {
-		/* entries of earlier sleeps, so that doze reports only new ones */
-		xr_shm_link_harvest(l, fr->waiter, forget_entry, NULL);
-		claimed = xr_waiter_claim(f, dir, fr->waiter);
-	}
-	if (claimed)
-		xr_flow_arm(f, fr->waiter, mask);
-	else
-		slice = XR_WAIT_SLICE;
-	/* also UINT32_MAX, back on the kernel: the caller finds out */
-	if (xr_flow_poll(f, fd) & xr_ready_bits(mask))
-		goto unclaim;
-	if (claimed && xr_waiter_doze(l, fr->waiter))
-		goto rise;
-	ev = xr_flow_kernel_mask(f, mask);
 	if (ev) {
 		p[0].fd = fd;
 		p[0].events = (short)ev;
-	} else if (!slice) {
+	} else {
 		slice = XR_WAIT_LONG;
 	}
-	p[1].fd = claimed ? bell : -1;
+	if (s->claimed)
+		p[1].fd = bell;
+	else
+		slice = XR_WAIT_SLICE;
 	if (slice)
 		slice += xr_now_ns();
-	n = xr_sleep_poll(p, 2, xr_deadline_min(deadline, slice), NULL, mark, 0);
+	pthread_cleanup_push(wait_undo, s);
+	n = xr_sleep_poll(p, 2, xr_deadline_min(deadline, slice), NULL, mark, 1);
+	pthread_cleanup_pop(0);
+	if (n > 0 && p[1].revents)
+		xr_bell_drain(bell);
 	if (n > 0 && p[0].revents)
-		xr_flow_kernel_event(f, (uint32_t)(unsigned short)p[0].revents);
+		xr_flow_kernel_event(s->f, (uint32_t)(unsigned short)p[0].revents);
 	if (n == 0 && deadline && (!slice || deadline <= slice))
-		n = -EAGAIN;
-rise:
-	if (claimed)
-		xr_waiter_rise(fr, l, bell, n > 0 && p[1].revents);
-unclaim:
-	if (claimed)
-		xr_waiter_unclaim(f, dir, fr->waiter);
-	return n == -EINTR || n == -EAGAIN ? n : 0;
+		return -EAGAIN;
+	return n == -EINTR ? -EINTR : 0;
+}
+
+/* Takes over the reference to l. */
+static int wait_sleep(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline,
+		      struct xr_signal_mark mark, struct xr_shm_link *l)
+{
+	struct wait_sleep s = { .f = f, .l = l, .dir = mask & POLLIN ? 0 : 1 };
+	int bell = -1, r = 0;
+
+	s.w = xr_waiter_enter();
+	if (l && s.w && l->owner_pid == xr_getpid())
+		bell = xr_shm_link_bell(l, s.w);
+	if (bell >= 0) {
+		/* entries of earlier sleeps, so that doze reports only new ones */
+		xr_waiter_forget(l, s.w);
+		s.claimed = xr_waiter_claim(f, s.dir, s.w);
+	}
+	if (s.claimed)
+		xr_flow_arm(f, s.w, mask);
+	/* also UINT32_MAX, back on the kernel: the caller finds out */
+	if (!(xr_flow_poll(f, fd) & xr_ready_bits(mask)) &&
+	    !(s.claimed && xr_waiter_doze(l, s.w)))
+		r = wait_in_kernel(&s, fd, mask, bell, deadline, mark);
+	wait_undo(&s);
+	return r;
 }
 
 int xr_wait_flow(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline)
 {
 	struct xr_signal_mark mark = xr_signal_mark();
-	struct wait_arg arg = { f, mask };
+	struct wait_arg arg = { f, mask, mark.any };
 	uint32_t *budget = mask & POLLIN ? &f->rx_spin : &tls.tx_spin;
 	struct xr_shm_link *l;
-	struct xr_wait_frame fr;
 	uint64_t then;
 	int r;
 
 	/* the reference keeps shared memory mapped if another thread closes the flow */
 	l = xr_flow_link_get(f);
-	if (xr_spin(budget, wait_look, &arg)) {
-		r = 0;
-		goto unref;
+	if (xr_spin(budget, wait_look, &arg) && xr_signal_mark().any == mark.any) {
+		if (l)
+			xr_link_unref(l);
+		return 0;
 	}
 	then = xr_now_ns();
-	xr_waiter_enter(&fr);
-	r = wait_sleep(f, fd, mask, deadline, mark, &fr, l);
-	xr_waiter_leave(&fr);
+	r = wait_sleep(f, fd, mask, deadline, mark, l);
+	/* a handler that ran may have slept on the same bell: look again even after SA_RESTART */
+	if (r == -EINTR && xr_signal_mark().norestart == mark.norestart)
+		r = 0;
 	if (!r)
 		xr_spin_slept(budget, xr_now_ns() - then);
-unref:
-	if (l)
-		xr_link_unref(l);
 	return r;
 }

@@ -30,6 +30,13 @@ static inline uint64_t xr_deadline_min(uint64_t a, uint64_t b)
 	return !a || (b && b < a) ? b : a;
 }
 
+/*
+ * 1 when a stack address that was remembered in TLS or beside a lock of this thread lies
+ * in an outer frame of the caller's, which is at `own`; 0 when that frame was left by longjmp: then the
+ * stack has been wound back beyond it.
+ */
+int xr_frame_alive(uintptr_t own, uintptr_t frame);
+
 /* After a sleep of ns: would spinning have paid? */
 void xr_spin_slept(uint32_t *budget, uint64_t ns);
 /* Budgets of this thread: for sends, for poll and select. */
@@ -37,22 +44,20 @@ uint32_t *xr_spin_tx(void);
 uint32_t *xr_spin_poll(void);
 
 /*
- * Brackets a sleep of this thread.  xr_waiter_enter returns its waiter (0: none to be
- * had).  A wait inside a signal handler may interrupt another wait of the same thread,
- * and then both share the waiter: the inner one leaves it as "sleeping" and rings its
- * bell, so that the outer one looks again.
+ * Brackets a sleep of this thread; returns its waiter, 0 when there is none to be had.
+ * A wait inside a signal handler may share the waiter with the wait that it interrupted,
+ * and take its bell: whoever slept looks again after any handler ran.
  */
-struct xr_wait_frame {
-	uintptr_t outer;
-	uint32_t waiter, nested;
-};
-uint32_t xr_waiter_enter(struct xr_wait_frame *fr);
-void xr_waiter_leave(struct xr_wait_frame *fr);
+uint32_t xr_waiter_enter(void);
+void xr_waiter_leave(uint32_t w);
 
+/* Drops completion entries that came before the thread arms its flows. */
+void xr_waiter_forget(struct xr_shm_link *l, uint32_t w);
 /* Says "sleeping" on a link; 1 when there is something to look at again instead. */
 int xr_waiter_doze(struct xr_shm_link *l, uint32_t w);
-/* Undoes it, with the bell drained when it rang. */
-void xr_waiter_rise(struct xr_wait_frame *fr, struct xr_shm_link *l, int bell, int rang);
+/* Undoes it. */
+void xr_waiter_rise(struct xr_shm_link *l, uint32_t w);
+void xr_bell_drain(int bell);
 
 /* dir: 0 receive, 1 send.  1: the caller may arm the flow; 0: another thread sleeps on it. */
 int xr_waiter_claim(struct xr_flow *f, int dir, uint32_t w);
@@ -62,14 +67,12 @@ uint32_t xr_waiter_claimed(struct xr_flow *f, int dir);
 
 /*
  * Scratch memory of this thread, kept for its next call; NULL when there is none.
- * *own: to be handed to xr_scratch_put.
+ * frame: where the caller's stack is.  *own: to be handed to xr_scratch_put.
  */
-void *xr_scratch_get(size_t len, size_t *own);
+void *xr_scratch_get(size_t len, uintptr_t frame, size_t *own);
 void xr_scratch_put(void *p, size_t own);
 
 void xr_waiter_forked(void);
 
-/* epoll.c: flows of this epoll file are all armed, its descriptor can be slept on. */
-void xr_epoll_watch(int epfd);
 
 #endif

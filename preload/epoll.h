@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Inside epoll*.c.
+ *
+ * A program's epoll file (the "outer" set) keeps all that the kernel carries.  When a
+ * flow leaves TCP, its socket moves to an "inner" set of ours, which lies in the outer
+ * one as a single edge-triggered registration under a random token.  The inner set also
+ * holds the doorbells of the file's waiter, one per link, and an eventfd to kick with,
+ * all edge-triggered and never drained: a bell that rings again is a new edge, and a
+ * condition of a silent socket that lasts (RDHUP) cannot keep a sleeper spinning.
+ *
+ * A registration on a fabric is in one of these places:
+ *
+ *	ready	to be looked at by the next epoll_wait: told by a completion entry, just
+ *		reported (level-triggered), changed by epoll_ctl
+ *	hot	was active lately: looked at for new bytes without asking to be told, which
+ *		saves both ends the completion entry.  Only while a thread is in epoll_wait.
+ *	none	armed: the peer writes a completion entry when something happens; or
+ *		nothing is wanted (a fired EPOLLONESHOT)
+ *
+ * Rest: before the last thread in epoll_wait sleeps or leaves others sleeping, all hot
+ * registrations are armed and all links are told that the waiter sleeps.
+ *
+ * Locks: xr_ep_big guards the lists of registrations by flow and the life of epoll
+ * files; the lock of a file guards everything else in it.  Order: locks of a flow, big,
+ * file, link.  No function of the flow that takes its locks is called under either.  A
+ * signal handler that finds a lock held by its own thread leaves a note (`missed`) for
+ * the holder.
+ */
+#ifndef XR_EPOLL_H
+#define XR_EPOLL_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/epoll.h>
+#include "atomic.h"
+#include "flow.h"
+#include "waiter.h"
+
+#define XR_EP_BUCKETS	16u	/* of a fresh table */
+#define XR_EP_HOT	64u	/* hot registrations at most */
+#define XR_EP_MISSES	64u	/* calls in which one had nothing, until it is armed instead */
+#define XR_EP_ACTIVE	32u	/* links awake at most */
+
+struct xr_epnode {
+	struct xr_epnode *prev, *next;
+};
+
+enum xr_epplace { XR_EP_NOWHERE, XR_EP_IN_READY, XR_EP_IN_HOT };
+
+/* What epoll knows about one flow of this process.  Under big. */
+struct xr_epflow {
+	struct xr_epreg *regs;
+	struct xr_epflow *next_free;
+	uint32_t gen;			/* xr_ep_gen of the process that made it */
+	uint8_t attached;		/* its registrations are in inner sets */
+	uint8_t refuse;			/* registered where it cannot be followed: never attach */
+	_Atomic uint8_t closed;		/* the flow is gone, whatever still refers to it */
+	_Atomic uint8_t missed;		/* a signal handler met a held lock: kick again */
+};
+
+/* One registration: (epoll file, descriptor, flow). */
+struct xr_epreg {
+	struct xr_epnode node;		/* ready or hot */
+	struct xr_epoll *ep;
+	struct xr_flow *flow;
+	struct xr_epflow *ef;
+	struct xr_eplink *link;		/* while attached */
+	struct xr_epreg *hash_next;	/* by flow, within the file */
+	struct xr_epreg *flow_next;	/* by flow, over all files; under big */
+	uint64_t data;
+	uint64_t pos;			/* EPOLLET: bytes that had arrived when IN was reported */
+	uint32_t events;		/* the program's, with ERR and HUP */
+	uint32_t last;			/* EPOLLET: what was reported and still stands */
+	uint32_t want;			/* POLLIN, POLLOUT to look for while hot */
+	uint32_t kernel;		/* events of the socket not yet passed on */
+	int fd;
+	uint16_t seq;			/* changes with every epoll_ctl */
+	uint16_t gen;			/* changes when the slot is re-used */
+	uint16_t misses;
+	uint8_t place;			/* enum xr_epplace */
+	uint8_t attached;		/* in the inner set */
+	uint8_t fired;			/* EPOLLONESHOT, until the next MOD */
+	uint8_t parked;			/* fired, and in no kernel set since the flow came back */
+	uint8_t armed;			/* XR_EP_ARM_* asked for and not answered */
+	uint8_t must_arm;
+	uint8_t force;			/* report what is there, as after ADD and MOD */
+	uint8_t shown;			/* reported by the last look */
+	uint8_t blocked;		/* there was no space to send when last looked at */
+	uint8_t again;			/* told while busy */
+	uint8_t dead;			/* the thread that is busy with it frees it */
+	uint32_t busy;			/* thread id that looks at it without the lock */
+} __attribute__((aligned(64)));
+
+#define XR_EP_ARM_IN	1u
+#define XR_EP_ARM_OUT	2u
+
+/* A link that flows of the file are on. */
+struct xr_eplink {
+	struct xr_epnode node;		/* of the active ones */
+	struct xr_eplink *next;		/* of the file */
+	struct xr_shm_link *link;	/* referenced */
+	uint32_t nregs;
+	int bell;			/* in the inner set; -1: the peer is gone */
+	uint8_t active;			/* not "sleeping": looked at by every epoll_wait */
+} __attribute__((aligned(64)));
+
+/* An epoll file.  Type-stable. */
+struct xr_epoll {
+	struct xr_lock lock;
+	_Atomic uint32_t attached;	/* registrations in the inner set */
+	_Atomic uint32_t plain;		/* threads in a real epoll_wait that know of no fabric */
+	_Atomic uint32_t dirty;		/* the inner set has something */
+	_Atomic uint32_t missed;	/* a signal handler met the held lock */
+	_Atomic uint32_t spinning;
+	uintptr_t lock_frame;
+	uint64_t token;
+	uint32_t gen;			/* xr_ep_gen of the process that made it */
+	uint32_t fds;			/* the program's descriptors; 0: closed.  Under big. */
+	uint32_t adopted;		/* inherited: members have been given back to TCP */
+	uint32_t inside;		/* threads in the fabric's epoll_wait */
+	uint32_t awake, sleepers;	/* of those */
+	uint32_t rested;		/* all armed, all links sleeping */
+	uint32_t watched;		/* something sleeps on the epoll descriptor itself */
+	uint32_t waiter;
+	uint32_t spin;			/* budget */
+	uint32_t quiet;			/* looks at the kernel in a row that found nothing */
+	uint32_t kernel_first;		/* maxevents 1: whose turn it is */
+	uint64_t looked;		/* cycle count of the last look at the kernel */
+	int epfd;			/* one of the program's descriptors */
+	int outer, inner, kick;		/* ours; -1 until the first flow attaches */
+	struct xr_epnode ready, hot, active;
+	uint32_t nready, nhot, nactive;
+	struct xr_eplink *links;
+	struct xr_epreg **bucket;
+	uint32_t nbuckets, nregs;
+	struct xr_epreg *first_bucket[XR_EP_BUCKETS];
+	struct xr_epoll *next_free;
+} __attribute__((aligned(XR_CACHELINE)));
+
+extern uint32_t xr_ep_gen;
+
+/* ---- lists --------------------------------------------------------------- */
+
+static inline void xr_epnode_init(struct xr_epnode *h)
+{
+	h->prev = h;
+	h->next = h;
+}
+
+static inline void xr_epnode_add_tail(struct xr_epnode *h, struct xr_epnode *n)
+{
+	n->prev = h->prev;
+	n->next = h;
+	h->prev->next = n;
+	h->prev = n;
+}
+
+static inline void xr_epnode_del(struct xr_epnode *n)
+{
+	n->prev->next = n->next;
+	n->next->prev = n->prev;
+}
+
+/* The structures begin with their node. */
+static inline struct xr_epreg *xr_epreg_of(struct xr_epnode *n)
+{
+	return (struct xr_epreg *)n;
+}
+
+static inline struct xr_eplink *xr_eplink_of(struct xr_epnode *n)
+{
+	return (struct xr_eplink *)n;
+}
+
+/* ---- epoll.c, epoll_ctl.c: files, registrations, locks -------------------------------- */
+
+/* 0, or -EDEADLK: the caller runs in a signal handler on top of the holder. */
+int xr_ep_lock(struct xr_epoll *ep);
+void xr_ep_unlock(struct xr_epoll *ep);
+int xr_ep_big_lock(void);
+void xr_ep_big_unlock(void);
+
+/* A signal handler could not kick: the holder of big will. */
+void xr_ep_note(struct xr_epflow *ef);
+
+/* Real system calls; -errno. */
+int xr_ep_sys_ctl(int epfd, int op, int fd, uint32_t events, uint64_t data);
+
+/* ef of a flow; made when `make`.  Under big. */
+struct xr_epflow *xr_ep_flow(struct xr_flow *f, int make);
+/* First registration of the flow in the file; the others follow on hash_next. */
+struct xr_epreg *xr_ep_bucket(struct xr_epoll *ep, struct xr_flow *f);
+void xr_ep_flow_free(struct xr_epflow *ef);
+/* A record, in the tables of both; NULL when memory is short. */
+struct xr_epreg *xr_ep_reg_new(struct xr_epoll *ep, struct xr_flow *f, struct xr_epflow *ef, int fd,
+			       const struct epoll_event *ev);
+struct xr_eplink *xr_ep_link_alloc(void);
+void xr_ep_link_free(struct xr_eplink *k);
+/* Frees a registration that is in no kernel set any more.  Under big and the file's lock. */
+void xr_ep_reg_free(struct xr_epreg *r);
+/* Its second half, for a registration that was busy; the file's lock is enough. */
+void xr_ep_reg_recycle(struct xr_epreg *r);
+/* Lets go of the file when nobody uses it any more; the file's lock is released. */
+void xr_ep_put(struct xr_epoll *ep);
+
+/* ---- epoll_move.c: between the sets -------------------------------------- */
+
+/* Moves a registration into the inner set.  Under both locks.  -errno: nothing changed. */
+int xr_ep_reg_attach(struct xr_epreg *r, int in_outer);
+/* Out of the inner set and off the lists; the outer one is not touched.  Both locks. */
+void xr_ep_reg_leave(struct xr_epreg *r);
+void xr_ep_link_put(struct xr_epoll *ep, struct xr_eplink *k);
+/* An inherited epoll file is used by the child: its members go back to TCP. */
+void xr_ep_adopt(struct xr_epoll *ep);
+
+/* ---- epoll_ready.c: the ready list; the file's lock held unless said otherwise ---- */
+
+void xr_ep_push(struct xr_epreg *r);
+void xr_ep_unlist(struct xr_epreg *r);
+void xr_ep_activate(struct xr_epoll *ep, struct xr_eplink *k);
+/* Takes what the inner set reports. */
+void xr_ep_take_inner(struct xr_epoll *ep);
+/* 1 when there is something for xr_ep_collect. */
+int xr_ep_has_work(struct xr_epoll *ep);
+/* Reports up to max events, lock not held.  rest: arms whatever is not ready. */
+int xr_ep_collect(struct xr_epoll *ep, struct epoll_event *evs, int max, int rest);
+/* Tells all links that the waiter sleeps; 1 when entries came in meanwhile. */
+int xr_ep_doze(struct xr_epoll *ep);
+/* Arms everything without reporting.  The lock is held, and dropped in between. */
+void xr_ep_handover(struct xr_epoll *ep);
+/* Rings the file's own eventfd when somebody would sleep through the news. */
+void xr_ep_kick(struct xr_epoll *ep);
+/* A thread left its look at registrations by longjmp. */
+void xr_ep_unbusy(struct xr_epoll *ep);
+
+#endif

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* epoll_ctl: every registration of a flow is remembered from the start. */
+#include <errno.h>
+#include <sys/syscall.h>
+#include "epoll.h"
+#include "fdtab.h"
+#include "mem.h"
+#include "ready.h"
+
+static struct xr_epreg *reg_find(struct xr_epoll *ep, struct xr_flow *f, int fd)
+{
+	struct xr_epreg *r;
+
+	for (r = xr_ep_bucket(ep, f); r; r = r->hash_next)
+		if (r->flow == f && r->fd == fd && r->ef == f->priv->regs)
+			return r;
+	return NULL;
+}
+
+int xr_ep_sys_ctl(int epfd, int op, int fd, uint32_t events, uint64_t data)
+{
+	struct epoll_event ev = { .events = events };
+
+	ev.data.u64 = data;
+	return (int)xr_sys4(SYS_epoll_ctl, epfd, op, fd, &ev);
+}
+
+static int sys_ctl_program(int epfd, int op, int fd, struct epoll_event *ev)
+{
+	return (int)xr_sys4(SYS_epoll_ctl, epfd, op, fd, ev);
+}
+
+/* Both locks held.  The flow is on a fabric (or moving there). */
+static int ctl_add_attached(struct xr_epoll *ep, struct xr_flow *f, struct xr_epflow *ef, int fd,
+			    struct epoll_event *ev)
+{
+	struct xr_epreg *r;
+	int e;
+
+	if (reg_find(ep, f, fd))
+		return -EEXIST;
+	r = xr_ep_reg_new(ep, f, ef, fd, ev);
+	if (!r)
+		return -ENOMEM;
+	e = xr_ep_reg_attach(r, 0);
+	if (e)
+		xr_ep_reg_free(r);
+	else
+		xr_ep_kick(ep);
+	return e;
+}
+
+/* Both locks held.  The kernel carries the flow. */
+static int ctl_add_plain(struct xr_epoll *ep, int epfd, struct xr_flow *f, struct xr_epflow *ef,
+			 int fd, struct epoll_event *ev)
+{
+	struct xr_epreg *r = reg_find(ep, f, fd);
+	int e;
+
+	/* fired while the flow was on a fabric: in no kernel set, yet registered */
+	if (r && r->parked)
+		return -EEXIST;
+	e = sys_ctl_program(epfd, EPOLL_CTL_ADD, fd, ev);
+	if (e)
+		return e;
+	if (r) {
+		/* a system call that went round the hooks had removed it */
+		r->events = ev->events | EPOLLERR | EPOLLHUP;
+		r->data = ev->data.u64;
+	} else if (!ef || !xr_ep_reg_new(ep, f, ef, fd, ev)) {
+		return 1;
+	}
+	if (ev->events & EPOLLEXCLUSIVE)
+		ef->refuse = 1;
+	return 0;
+}
+
+static int ctl_mod(struct xr_epoll *ep, int epfd, struct xr_epreg *r, int fd,
+		   struct epoll_event *ev)
+{
+	int e = 0;
+
+	if (r->attached) {
+		if (ev->events & EPOLLEXCLUSIVE)
+			return -EINVAL;
+	} else if (r->parked) {
+		e = sys_ctl_program(epfd, EPOLL_CTL_ADD, fd, ev);
+	} else {
+		e = sys_ctl_program(epfd, EPOLL_CTL_MOD, fd, ev);
+	}
+	if (e)
+		return e;
+	r->events = ev->events | EPOLLERR | EPOLLHUP;
+	r->data = ev->data.u64;
+	r->parked = 0;
+	r->fired = 0;
+	r->last = 0;
+	r->force = 1;
+	r->seq++;
+	if (r->attached) {
+		xr_ep_push(r);
+		xr_ep_kick(ep);
+	}
+	return 0;
+}
+
+static int ctl_del(int epfd, struct xr_epreg *r, int fd, struct epoll_event *ev)
+{
+	int e = 0;
+
+	if (r->attached)
+		xr_ep_reg_leave(r);
+	else if (!r->parked)
+		e = sys_ctl_program(epfd, EPOLL_CTL_DEL, fd, ev);
+	if (!e)
+		xr_ep_reg_free(r);
+	return e;
+}
+
+/* Returns 1 when the registration was made but cannot be followed: the flow stays on TCP. */
+static int ctl_flow(struct xr_epoll *ep, int epfd, int op, int fd, struct xr_flow *f,
+		    struct epoll_event *ev)
+{
+	struct xr_epflow *ef = xr_ep_flow(f, op == EPOLL_CTL_ADD);
+	struct xr_epreg *r;
+
+	if (op == EPOLL_CTL_ADD)
+		return ef && ef->attached ? ctl_add_attached(ep, f, ef, fd, ev) :
+					    ctl_add_plain(ep, epfd, f, ef, fd, ev);
+	r = reg_find(ep, f, fd);
+	if (op == EPOLL_CTL_MOD && r)
+		return ctl_mod(ep, epfd, r, fd, ev);
+	if (op == EPOLL_CTL_DEL && r)
+		return ctl_del(epfd, r, fd, ev);
+	return sys_ctl_program(epfd, op, fd, ev);
+}
+
+/*
+ * A registration that keeps its flow on TCP: EPOLLEXCLUSIVE, an epoll file of which we
+ * know nothing or that a parent shares, a second file.  No lock may be held here.
+ */
+static int ctl_keeps_tcp(struct xr_epoll *ep, struct xr_flow *f, const struct epoll_event *ev)
+{
+	struct xr_epflow *ef = f->priv->regs;
+	struct xr_epreg *r;
+	int keep = 0;
+
+	if (!ep || ep->gen != xr_ep_gen)
+		return 1;
+	/* the parent's: only its kernel socket can be watched here */
+	if (f->owner_pid != xr_getpid())
+		return (xr_load_acquire(&f->path) & XR_PATH_FABRIC) != 0;
+	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC) || !ef || !ev)
+		return 0;
+	if (ev->events & EPOLLEXCLUSIVE)
+		return 1;
+	if (xr_ep_big_lock())
+		return 0;
+	for (r = ef->regs; r; r = r->flow_next)
+		if (r->ep != ep)
+			keep = 1;
+	xr_ep_big_unlock();
+	return keep;
+}
+
+/*
+ * An epoll file inside another one, or in a poll set: its readiness must show in the
+ * kernel from now on, whenever no thread is in its epoll_wait.
+ */
+int xr_epoll_watch(int epfd)
+{
+	struct xr_epoll *ep = xr_fd_epoll(epfd);
+	int busy;
+
+	if (!ep || ep->gen != xr_ep_gen || xr_ep_lock(ep))
+		return 0;
+	ep->watched = 1;
+	busy = xr_load_relaxed(&ep->attached) != 0;
+	/* like a thread in epoll_wait: the file stays while the lock is dropped */
+	ep->inside++;
+	if (busy && !ep->rested && !ep->awake)
+		xr_ep_handover(ep);
+	ep->inside--;
+	xr_ep_put(ep);
+	return busy;
+}
+
+int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
+{
+	struct xr_epoll *ep = xr_fd_epoll(epfd);
+	struct xr_flow *f = xr_fd_flow(fd);
+	int r;
+
+	if (ep && xr_unlikely(ep->gen != xr_ep_gen))
+		xr_ep_adopt(ep);
+	if (!f || (op != EPOLL_CTL_ADD && op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) ||
+	    (op != EPOLL_CTL_DEL && !ev)) {
+		r = sys_ctl_program(epfd, op, fd, ev);
+		if (!r && op == EPOLL_CTL_ADD)
+			xr_epoll_watch(fd);
+		return r;
+	}
+	if (op == EPOLL_CTL_ADD && ctl_keeps_tcp(ep, f, ev)) {
+		xr_flow_stay_tcp(f, fd, ep && ep->gen == xr_ep_gen ? XR_REASON_EPOLL_EXCLUSIVE :
+				 XR_REASON_INHERITED);
+		if (!ep || ep->gen != xr_ep_gen)
+			return sys_ctl_program(epfd, op, fd, ev);
+	}
+	if (!ep || ep->gen != xr_ep_gen)
+		return sys_ctl_program(epfd, op, fd, ev);
+	r = xr_ep_big_lock();
+	if (r)
+		return -ENOMEM;
+	r = xr_ep_lock(ep);
+	if (r) {
+		xr_ep_big_unlock();
+		return -ENOMEM;
+	}
+	r = ep->fds ? ctl_flow(ep, epfd, op, fd, f, ev) : -EBADF;
+	xr_ep_unlock(ep);
+	xr_ep_big_unlock();
+	if (xr_unlikely(r == 1)) {
+		xr_flow_stay_tcp(f, fd, XR_REASON_LIMIT_MEMORY);
+		r = 0;
+	}
+	return r;
+}

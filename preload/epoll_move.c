@@ -1,0 +1,523 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Flows between the outer set, which the program made, and the inner one. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include "epoll.h"
+#include "fdtab.h"
+#include "log.h"
+#include "mem.h"
+#include "ready.h"
+
+/* What the silent socket of a fabric flow is watched for. */
+#define INNER_EVENTS	(EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET)
+
+/* The private bits of an epoll registration: all that is left of a fired EPOLLONESHOT. */
+#define PRIVATE_EVENTS	(EPOLLET | EPOLLONESHOT | EPOLLWAKEUP | EPOLLEXCLUSIVE)
+
+/* ---- the inner set ------------------------------------------------------- */
+
+static uint64_t inner_data(const void *p, uint32_t tag, uint16_t gen)
+{
+	/* objects are 64-byte aligned and below 2^48 */
+	return ((uint64_t)(uintptr_t)p << 16) | ((uint64_t)tag << 16) | gen;
+}
+
+#define TAG_REG		0u
+#define TAG_LINK	1u
+#define TAG_KICK	2u
+
+static int inner_make(struct xr_epoll *ep)
+{
+	long r;
+
+	if (ep->inner >= 0)
+		return 0;
+	ep->waiter = xr_waiter_get();
+	if (!ep->waiter)
+		return -ENOSPC;
+	/* a descriptor of our own for the outer set: the program's may be closed by another thread */
+	r = xr_sys3(SYS_fcntl, ep->epfd, F_DUPFD_CLOEXEC, 3);
+	if (r < 0)
+		goto put_waiter;
+	ep->outer = (int)r;
+	r = xr_fd_high(ep->outer);
+	if (r < 0)
+		goto close_outer;
+	ep->outer = (int)r;
+	r = xr_sys2(SYS_eventfd2, 0, EFD_NONBLOCK | EFD_CLOEXEC);
+	if (r < 0)
+		goto close_outer;
+	ep->kick = (int)r;
+	r = xr_fd_high(ep->kick);
+	if (r < 0)
+		goto close_kick;
+	ep->kick = (int)r;
+	r = xr_sys1(SYS_epoll_create1, EPOLL_CLOEXEC);
+	if (r < 0)
+		goto close_kick;
+	ep->inner = (int)r;
+	r = xr_fd_high(ep->inner);
+	if (r < 0)
+		goto close_inner;
+	ep->inner = (int)r;
+	r = xr_ep_sys_ctl(ep->inner, EPOLL_CTL_ADD, ep->kick, EPOLLIN | EPOLLET,
+			  inner_data(NULL, TAG_KICK, 0));
+	if (!r)
+		r = xr_ep_sys_ctl(ep->outer, EPOLL_CTL_ADD, ep->inner, EPOLLIN | EPOLLET,
+				  ep->token);
+	if (r)
+		goto close_inner;
+	return 0;
+
+close_inner:
+	xr_fd_close(ep->inner);
+	ep->inner = -1;
+close_kick:
+	xr_fd_close(ep->kick);
+	ep->kick = -1;
+close_outer:
+	xr_fd_close(ep->outer);
+	ep->outer = -1;
+put_waiter:
+	xr_waiter_put(ep->waiter);
+	ep->waiter = 0;
+	xr_info("no inner epoll set: error %d", (int)-r);
+	return (int)r;
+}
+
+void xr_ep_take_inner(struct xr_epoll *ep)
+{
+	struct epoll_event ev[64];
+	long i, n;
+
+	/* cleared first: whatever comes after it makes a new edge in the outer set */
+	xr_store_relaxed(&ep->dirty, 0);
+	do {
+		n = xr_sys6(SYS_epoll_pwait, ep->inner, ev, 64, 0, NULL, 8);
+		for (i = 0; i < n; i++) {
+			void *p = (void *)(uintptr_t)((ev[i].data.u64 >> 16) & ~63ull);
+			struct xr_epreg *r = p;
+
+			switch ((ev[i].data.u64 >> 16) & 63) {
+			case TAG_REG:
+				if (r->gen != (uint16_t)ev[i].data.u64 || !r->attached)
+					break;
+				r->kernel |= ev[i].events;
+				xr_ep_push(r);
+				break;
+			case TAG_LINK:
+				xr_ep_activate(ep, p);
+				break;
+			}
+		}
+	} while (n == 64);
+}
+
+/* ---- links --------------------------------------------------------------- */
+
+static int link_get(struct xr_epoll *ep, struct xr_flow *f, struct xr_eplink **out)
+{
+	struct xr_shm_link *l = xr_flow_link_get(f);
+	struct xr_eplink *k;
+	int r;
+
+	if (!l)
+		return -ENOLINK;
+	for (k = ep->links; k; k = k->next)
+		if (k->link == l)
+			goto found;
+	k = xr_ep_link_alloc();
+	if (!k) {
+		r = -ENOMEM;
+		goto unref;
+	}
+	k->link = l;
+	k->nregs = 0;
+	k->active = 0;
+	/* a peer that is gone rings no bell; the kernel tells of its end */
+	k->bell = xr_shm_link_bell(l, ep->waiter);
+	if (k->bell == -EPIPE)
+		k->bell = -1;
+	r = k->bell < -1 ? k->bell : 0;
+	if (!r && k->bell >= 0)
+		r = xr_ep_sys_ctl(ep->inner, EPOLL_CTL_ADD, k->bell, EPOLLIN | EPOLLET,
+				  inner_data(k, TAG_LINK, 0));
+	if (r && r != -EEXIST)
+		goto free_link;
+	k->next = ep->links;
+	ep->links = k;
+	xr_ep_activate(ep, k);
+	k->nregs = 1;
+	*out = k;
+	return 0;
+
+found:
+	xr_link_unref(l);
+	k->nregs++;
+	*out = k;
+	return 0;
+
+free_link:
+	xr_ep_link_free(k);
+unref:
+	xr_link_unref(l);
+	return r;
+}
+
+void xr_ep_link_put(struct xr_epoll *ep, struct xr_eplink *k)
+{
+	struct xr_eplink **p;
+
+	if (--k->nregs)
+		return;
+	for (p = &ep->links; *p; p = &(*p)->next)
+		if (*p == k) {
+			*p = k->next;
+			break;
+		}
+	if (k->active) {
+		xr_epnode_del(&k->node);
+		ep->nactive--;
+	} else {
+		xr_shm_link_sleeping(k->link, ep->waiter, 0);
+	}
+	/* the link may outlive us and keep the bell for the next waiter of that number */
+	if (k->bell >= 0)
+		xr_ep_sys_ctl(ep->inner, EPOLL_CTL_DEL, k->bell, 0, 0);
+	xr_link_unref(k->link);
+	xr_ep_link_free(k);
+}
+
+/* ---- registrations ------------------------------------------------------- */
+
+int xr_ep_reg_attach(struct xr_epreg *r, int in_outer)
+{
+	struct xr_epoll *ep = r->ep;
+	int e;
+
+	e = inner_make(ep);
+	if (!e)
+		e = link_get(ep, r->flow, &r->link);
+	if (e)
+		return e;
+	if (in_outer && !r->parked) {
+		e = xr_ep_sys_ctl(ep->outer, EPOLL_CTL_DEL, r->fd, 0, 0);
+		if (e)
+			goto put_link;
+	}
+	e = xr_ep_sys_ctl(ep->inner, EPOLL_CTL_ADD, r->fd, INNER_EVENTS,
+			  inner_data(r, TAG_REG, r->gen));
+	if (e)
+		goto add_outer;
+	r->attached = 1;
+	r->parked = 0;
+	r->armed = 0;
+	r->last = 0;
+	r->force = 1;
+	r->misses = 0;
+	xr_fetch_add(&ep->attached, 1);
+	xr_ep_push(r);
+	return 0;
+
+add_outer:
+	if (in_outer && !r->parked)
+		xr_ep_sys_ctl(ep->outer, EPOLL_CTL_ADD, r->fd, r->events, r->data);
+put_link:
+	xr_ep_link_put(ep, r->link);
+	r->link = NULL;
+	return e;
+}
+
+void xr_ep_reg_leave(struct xr_epreg *r)
+{
+	/* fails when the descriptor is closed, and then the kernel has done it */
+	xr_ep_sys_ctl(r->ep->inner, EPOLL_CTL_DEL, r->fd, 0, 0);
+	r->attached = 0;
+	xr_fetch_sub(&r->ep->attached, 1);
+	xr_ep_unlist(r);
+	xr_ep_link_put(r->ep, r->link);
+	r->link = NULL;
+}
+
+/* Back in the outer set, with the program's interest.  Both locks. */
+static void reg_detach(struct xr_epreg *r)
+{
+	struct xr_flow *f = r->flow;
+	int e;
+
+	xr_ep_reg_leave(r);
+	r->seq++;
+	if (r->fired) {
+		/* no kernel registration says nothing at all; the next MOD makes one */
+		r->parked = 1;
+		return;
+	}
+	e = xr_ep_sys_ctl(r->ep->outer, EPOLL_CTL_ADD, r->fd, r->events, r->data);
+	if (e == -EBADF && f->priv->fd != r->fd)
+		e = xr_ep_sys_ctl(r->ep->outer, EPOLL_CTL_ADD, f->priv->fd, r->events, r->data);
+	if (e && e != -EEXIST)
+		xr_warn("a descriptor could not return to its epoll set: error %d", -e);
+}
+
+/* ---- EPOLLONESHOT: has it fired? ------------------------------------------ */
+
+static unsigned long long hex_after(const char *line, const char *key, int base)
+{
+	const char *p = strstr(line, key);
+	unsigned long long v = 0;
+
+	if (!p)
+		return ~0ull;
+	for (p += strlen(key); *p == ' '; p++)
+		;
+	for (;; p++) {
+		int d = *p >= '0' && *p <= '9' ? *p - '0' :
+			base == 16 && *p >= 'a' && *p <= 'f' ? *p - 'a' + 10 : -1;
+
+		if (d < 0)
+			return v;
+		v = v * (unsigned int)base + (unsigned int)d;
+	}
+}
+
+/*
+ * The kernel shows a registration's present mask in /proc/self/fdinfo, and only there.
+ * Returns 1 fired, 0 armed, -errno.
+ */
+static int reg_has_fired(const struct xr_epreg *r)
+{
+	char path[40] = "/proc/self/fdinfo/", num[12], buf[2048], *nl;
+	size_t have = 0, i, d = 0;
+	unsigned int v = (unsigned int)r->ep->outer;
+	int fd, ret = -ENOENT;
+
+	do {
+		num[d++] = (char)('0' + v % 10);
+		v /= 10;
+	} while (v);
+	for (i = strlen(path); d; i++)
+		path[i] = num[--d];
+	path[i] = 0;
+	fd = (int)xr_sys4(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+	if (fd < 0)
+		return fd;
+	for (;;) {
+		long n = xr_sys3(SYS_read, fd, buf + have, sizeof(buf) - 1 - have);
+
+		if (n <= 0)
+			break;
+		have += (size_t)n;
+		buf[have] = 0;
+		while ((nl = strchr(buf, '\n'))) {
+			*nl = 0;
+			if (!strncmp(buf, "tfd:", 4) &&
+			    hex_after(buf, "tfd:", 10) == (unsigned int)r->fd &&
+			    hex_after(buf, "data:", 16) == r->data)
+				ret = !(hex_after(buf, "events:", 16) & ~(uint64_t)PRIVATE_EVENTS);
+			have -= (size_t)(nl + 1 - buf);
+			memmove(buf, nl + 1, have + 1);
+		}
+		if (have == sizeof(buf) - 1)
+			have = 0;
+	}
+	xr_sys1(SYS_close, fd);
+	return ret;
+}
+
+/* ---- flows --------------------------------------------------------------- */
+
+/* May the registration be moved?  Notes what became of an EPOLLONESHOT. */
+static int reg_check(struct xr_epreg *r, const struct xr_epoll *first)
+{
+	int e;
+
+	/* one file per flow: a direction has room for one waiter */
+	if (r->ep != first || r->ep->gen != xr_ep_gen || (r->events & EPOLLEXCLUSIVE))
+		return -EINVAL;
+	/* the kernel keeps a registration under a number that was closed, but nobody can change it */
+	if (xr_fd_flow(r->fd) != r->flow)
+		return -EINVAL;
+	e = inner_make(r->ep);
+	if (e || r->parked || !(r->events & EPOLLONESHOT))
+		return e;
+	/*
+	 * A fired one stays fired until the program's next MOD, which waits for our lock.
+	 * An armed one could fire in another thread this very moment.
+	 */
+	e = reg_has_fired(r);
+	if (e == 1)
+		r->fired = 1;
+	return e == 1 ? 0 : e ? e : -EAGAIN;
+}
+
+int xr_epoll_flow_attach(struct xr_flow *f)
+{
+	struct xr_epflow *ef;
+	struct xr_epreg *r, *done;
+	int e = 0;
+
+	if (xr_ep_big_lock())
+		return -EDEADLK;
+	ef = xr_ep_flow(f, 1);
+	if (!ef)
+		e = -ENOMEM;
+	else if (ef->refuse)
+		e = -EINVAL;
+	if (e || ef->attached)
+		goto unlock_big;
+	if (!ef->regs)
+		goto attached;
+	if (xr_ep_lock(ef->regs->ep)) {
+		e = -EDEADLK;
+		goto unlock_big;
+	}
+	for (r = ef->regs; r && !e; r = r->flow_next)
+		e = reg_check(r, ef->regs->ep);
+	for (r = ef->regs; r && !e; r = r->flow_next) {
+		e = xr_ep_reg_attach(r, 1);
+		if (e)
+			break;
+	}
+	if (e && r)
+		for (done = ef->regs; done != r; done = done->flow_next)
+			reg_detach(done);
+	if (!e)
+		xr_ep_kick(ef->regs->ep);
+	xr_ep_unlock(ef->regs->ep);
+attached:
+	if (!e)
+		ef->attached = 1;
+unlock_big:
+	xr_ep_big_unlock();
+	return e;
+}
+
+void xr_epoll_flow_detach(struct xr_flow *f)
+{
+	struct xr_epflow *ef;
+	struct xr_epreg *r;
+
+	if (!f->priv->regs || xr_ep_big_lock())
+		return;
+	ef = xr_ep_flow(f, 0);
+	if (!ef || !ef->attached)
+		goto unlock_big;
+	for (r = ef->regs; r; r = r->flow_next) {
+		if (!r->attached || xr_ep_lock(r->ep))
+			continue;
+		reg_detach(r);
+		xr_ep_unlock(r->ep);
+	}
+	ef->attached = 0;
+	/* one that could not be locked goes when its epoll_wait meets it */
+	for (r = ef->regs; r; r = r->flow_next)
+		if (r->attached)
+			ef->attached = 1;
+unlock_big:
+	xr_ep_big_unlock();
+}
+
+void xr_epoll_flow_closed(struct xr_flow *f)
+{
+	struct xr_epflow *ef = xr_ep_flow(f, 0);
+	struct xr_epreg *r, *next;
+
+	if (!ef)
+		return;
+	/* before anything else: an epoll_wait that meets a registration now lets it be */
+	xr_store_release(&ef->closed, 1);
+	if (xr_ep_big_lock()) {
+		f->priv->regs = NULL;
+		return;
+	}
+	for (r = ef->regs; r; r = next) {
+		next = r->flow_next;
+		if (xr_ep_lock(r->ep))
+			continue;
+		if (r->attached)
+			xr_ep_reg_leave(r);
+		xr_ep_reg_free(r);
+		xr_ep_unlock(r->ep);
+	}
+	if (!ef->regs)
+		xr_ep_flow_free(ef);
+	f->priv->regs = NULL;
+	xr_ep_big_unlock();
+}
+
+void xr_epoll_flow_kick(struct xr_flow *f)
+{
+	struct xr_epflow *ef = xr_ep_flow(f, 0);
+	struct xr_epreg *r;
+
+	if (!ef || !ef->regs)
+		return;
+	if (xr_ep_big_lock()) {
+		xr_ep_note(ef);
+		return;
+	}
+	for (r = ef->regs; r; r = r->flow_next) {
+		/* in a handler on top of the holder: that looks at everything again */
+		if (!r->attached || xr_ep_lock(r->ep))
+			continue;
+		r->armed = 0;
+		xr_ep_push(r);
+		xr_ep_kick(r->ep);
+		xr_ep_unlock(r->ep);
+	}
+	xr_ep_big_unlock();
+}
+
+void xr_epoll_flow_full(struct xr_flow *f)
+{
+	struct xr_epflow *ef = xr_ep_flow(f, 0);
+	struct xr_epreg *r;
+
+	/* racy look: a registration made this moment reports what it finds anyway */
+	if (!ef || !ef->attached || !ef->regs || xr_ep_big_lock())
+		return;
+	for (r = ef->regs; r; r = r->flow_next) {
+		if (!r->attached || !(r->events & EPOLLOUT) || xr_ep_lock(r->ep))
+			continue;
+		r->last &= ~(uint32_t)(EPOLLOUT | EPOLLWRNORM);
+		xr_ep_push(r);
+		xr_ep_kick(r->ep);
+		xr_ep_unlock(r->ep);
+	}
+	xr_ep_big_unlock();
+}
+
+/* ---- fork ---------------------------------------------------------------- */
+
+/*
+ * The kernel objects are shared with the parent, so the child never edits the inner set.
+ * It gives the flows back to TCP (in family memory, the parent sees it) and puts their
+ * sockets into the outer set, which is the parent's too and does it no harm: the
+ * parent's epoll_wait finds the flow on TCP and gets EEXIST.
+ */
+void xr_ep_adopt(struct xr_epoll *ep)
+{
+	struct xr_epreg *r;
+	uint32_t i;
+
+	if (ep->adopted || xr_ep_big_lock())
+		return;
+	if (ep->adopted) {
+		xr_ep_big_unlock();
+		return;
+	}
+	ep->adopted = 1;
+	xr_ep_big_unlock();
+	for (i = 0; i < ep->nbuckets; i++)
+		for (r = ep->bucket[i]; r; r = r->hash_next) {
+			if (!r->attached || xr_fd_flow(r->fd) != r->flow)
+				continue;
+			xr_flow_retreat(r->flow, r->fd, XR_REASON_FORKED, 1000000000u);
+			if (!r->fired)
+				xr_ep_sys_ctl(ep->outer, EPOLL_CTL_ADD, r->fd, r->events, r->data);
+		}
+	xr_store_relaxed(&ep->attached, 0);
+}

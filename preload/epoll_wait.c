@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* epoll_wait: one wait on two worlds. */
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include "epoll.h"
+#include "fdtab.h"
+#include "mem.h"
+#include "ready.h"
+#include "real.h"
+
+/* Between two looks at the kernel while the fabric is busy, and while spinning (~2 us). */
+#define LOOK_BUSY	12000u		/* cycles */
+#define LOOK_QUIET	48000u		/* after many looks that found nothing */
+#define LOOK_SPIN	6000u
+#define QUIET_LOOKS	64u
+
+struct ep_wait {
+	struct xr_epoll *ep;
+	struct epoll_event *evs;
+	const sigset_t *sigmask;
+	uint64_t deadline;
+	uint64_t token;
+	struct xr_signal_mark mark;
+	int epfd, max, has_deadline;
+	int n;			/* events found so far, or -errno */
+	int token_seen;
+};
+
+/*
+ * The fabric's epoll_wait that this thread is in: what to undo when a signal handler
+ * left it by longjmp.
+ */
+static __thread struct {
+	struct xr_epoll *ep;
+	uintptr_t frame;
+	uint32_t asleep;
+} in;
+
+static int wait_expired(const struct ep_wait *w)
+{
+	return w->has_deadline && (!w->deadline || xr_now_ns() >= w->deadline);
+}
+
+/* Takes our token out of events that the kernel returned. */
+static int wait_strip(struct ep_wait *w, struct epoll_event *evs, int n)
+{
+	int i, k = 0;
+
+	for (i = 0; i < n; i++) {
+		if (xr_unlikely(evs[i].data.u64 == w->token)) {
+			w->token_seen = 1;
+			xr_store_relaxed(&w->ep->dirty, 1);
+			continue;
+		}
+		if (k != i)
+			evs[k] = evs[i];
+		k++;
+	}
+	return k;
+}
+
+/* ---- nothing on a fabric -------------------------------------------------- */
+
+static int plain_real(struct ep_wait *w)
+{
+	static _Atomic int no_pwait2;
+	struct timespec ts = { 0, 0 };
+	int r, saved = errno;
+
+	if (!w->has_deadline) {
+		r = xr_real.epoll_pwait(w->epfd, w->evs, w->max, -1, w->sigmask);
+		goto done;
+	}
+	if (w->deadline) {
+		uint64_t now = xr_now_ns(), left = w->deadline > now ? w->deadline - now : 0;
+
+		ts.tv_sec = (time_t)(left / 1000000000u);
+		ts.tv_nsec = (long)(left % 1000000000u);
+		if (ts.tv_sec > INT_MAX / 1000 - 1)
+			ts.tv_sec = INT_MAX / 1000 - 1;
+	}
+	if (!xr_load_relaxed(&no_pwait2)) {
+		r = xr_real.epoll_pwait2(w->epfd, w->evs, w->max, &ts, w->sigmask);
+		if (r >= 0 || errno != ENOSYS)
+			goto done;
+		xr_store_relaxed(&no_pwait2, 1);
+	}
+	r = xr_real.epoll_pwait(w->epfd, w->evs, w->max,
+				(int)ts.tv_sec * 1000 + (int)((ts.tv_nsec + 999999) / 1000000),
+				w->sigmask);
+done:
+	if (r < 0)
+		r = -errno;
+	errno = saved;
+	return r;
+}
+
+/* The real call; returns with w->token_seen when a flow has moved meanwhile. */
+static int wait_plain(struct ep_wait *w)
+{
+	int n;
+
+	/* full barrier: count this sleeper, then look; pairs with "attached, then kick" */
+	xr_fetch_add(&w->ep->plain, 1);
+	if (xr_load_acquire(&w->ep->attached)) {
+		w->token_seen = 1;
+		n = 0;
+	} else {
+		n = plain_real(w);
+		if (n > 0)
+			n = wait_strip(w, w->evs, n);
+	}
+	xr_fetch_sub(&w->ep->plain, 1);
+	return n;
+}
+
+/* An epoll file that a parent shares: its token means nothing here. */
+static int wait_inherited(struct ep_wait *w)
+{
+	int n;
+
+	do {
+		w->token_seen = 0;
+		n = plain_real(w);
+		if (n > 0)
+			n = wait_strip(w, w->evs, n);
+	} while (!n && w->token_seen && !wait_expired(w));
+	return n;
+}
+
+/* ---- in and out ----------------------------------------------------------- */
+
+static void wait_repair(void)
+{
+	struct xr_epoll *ep = in.ep;
+
+	in.ep = NULL;
+	if (ep->gen != xr_ep_gen || xr_ep_lock(ep))
+		return;
+	xr_store_relaxed(&ep->spinning, 0);
+	if (in.asleep)
+		ep->sleepers--;
+	else
+		ep->awake--;
+	ep->inside--;
+	xr_ep_unbusy(ep);
+	xr_ep_put(ep);
+}
+
+static int wait_enter(struct ep_wait *w)
+{
+	struct xr_epoll *ep = w->ep;
+
+	if (xr_ep_lock(ep))
+		return -EDEADLK;
+	if (xr_unlikely(!ep->fds || xr_fd_epoll(w->epfd) != ep)) {
+		xr_ep_unlock(ep);
+		return -EBADF;
+	}
+	ep->inside++;
+	ep->awake++;
+	xr_ep_unlock(ep);
+	return 0;
+}
+
+/* Who leaves others asleep, or something asleep on the descriptor, leaves all armed. */
+static void wait_leave(struct xr_epoll *ep)
+{
+	int tries;
+
+	if (xr_ep_lock(ep))
+		return;
+	for (tries = 0; tries < 3 && ep->awake == 1 && !ep->rested &&
+	     (ep->sleepers || ep->watched || xr_load_relaxed(&ep->plain)); tries++)
+		xr_ep_handover(ep);
+	ep->awake--;
+	ep->inside--;
+	xr_ep_put(ep);
+}
+
+static void sleep_cancelled(void *arg)
+{
+	struct xr_epoll *ep = arg;
+
+	in.ep = NULL;
+	if (xr_ep_lock(ep))
+		return;
+	ep->sleepers--;
+	ep->inside--;
+	xr_ep_put(ep);
+}
+
+/* ---- looking and sleeping --------------------------------------------------- */
+
+/* What the kernel has right now, behind the n events that are there already. */
+static int wait_look(struct ep_wait *w, const sigset_t *sigmask)
+{
+	struct xr_epoll *ep = w->ep;
+	int seen = w->token_seen, r;
+
+	w->token_seen = 0;
+	r = (int)xr_sys6(SYS_epoll_pwait, w->epfd, w->evs + w->n, w->max - w->n, 0, sigmask, 8);
+	if (r > 0)
+		r = wait_strip(w, w->evs + w->n, r);
+	/* racy against other threads, as is all of the pacing */
+	ep->looked = xr_cycles();
+	ep->quiet = r > 0 || w->token_seen ? 0 : ep->quiet + 1;
+	w->token_seen |= seen;
+	return r;
+}
+
+static int wait_due(const struct xr_epoll *ep)
+{
+	return xr_cycles() - ep->looked > (ep->quiet > QUIET_LOOKS ? LOOK_QUIET : LOOK_BUSY);
+}
+
+static int signalled(const struct ep_wait *w)
+{
+	return xr_signal_mark().any != w->mark.any;
+}
+
+static int spin_look(void *arg)
+{
+	struct ep_wait *w = arg;
+	struct xr_epoll *ep = w->ep;
+	int r;
+
+	if (xr_ep_lock(ep))
+		return 1;
+	r = xr_ep_has_work(ep);
+	xr_ep_unlock(ep);
+	if (r || signalled(w))
+		return 1;
+	if (xr_cycles() - ep->looked <= LOOK_SPIN)
+		return 0;
+	r = wait_look(w, NULL);
+	if (r)
+		w->n = r;
+	return r || xr_load_relaxed(&ep->dirty) || wait_expired(w);
+}
+
+/* 1: look again; 0: slept as long as there was time; w->n: what the kernel had. */
+static int wait_sleep(struct ep_wait *w)
+{
+	struct xr_epoll *ep = w->ep;
+	uint64_t then;
+	int r;
+
+	if (xr_ep_lock(ep))
+		return 1;
+	if (ep->awake == 1) {
+		/* nobody else looks after the flows now: all must be armed already */
+		if (ep->nready || ep->nhot || xr_load_relaxed(&ep->dirty) || xr_ep_doze(ep)) {
+			xr_ep_unlock(ep);
+			return 1;
+		}
+		ep->rested = 1;
+	}
+	ep->awake--;
+	ep->sleepers++;
+	xr_ep_unlock(ep);
+	in.asleep = 1;
+	then = xr_now_ns();
+	pthread_cleanup_push(sleep_cancelled, ep);
+	/* a deadline of 0 would mean none */
+	r = xr_sleep_epoll(w->epfd, w->evs, w->max, !w->has_deadline ? 0 :
+			   w->deadline ? w->deadline : 1, w->sigmask, w->mark);
+	pthread_cleanup_pop(0);
+	in.asleep = 0;
+	if (!xr_ep_lock(ep)) {
+		ep->sleepers--;
+		ep->awake++;
+		xr_ep_unlock(ep);
+	}
+	ep->looked = xr_cycles();
+	if (r > 0) {
+		xr_spin_slept(&ep->spin, xr_now_ns() - then);
+		w->n = wait_strip(w, w->evs, r);
+		return 1;
+	}
+	w->n = r;
+	return r < 0;
+}
+
+/* Both worlds, without waiting.  0 nothing, else w->n is set. */
+static int wait_both(struct ep_wait *w, int rest, const sigset_t *sigmask, int must_look)
+{
+	struct xr_epoll *ep = w->ep;
+	int due = must_look || wait_due(ep), r, room;
+
+	if (due && w->max == 1 && ep->kernel_first) {
+		ep->kernel_first = 0;
+		r = wait_look(w, sigmask);
+		if (r) {
+			w->n = r;
+			return 1;
+		}
+		due = 0;
+	}
+	/* when the kernel is looked at, one slot stays for it */
+	room = w->max - w->n - (due && w->max > 1);
+	r = room > 0 ? xr_ep_collect(ep, w->evs + w->n, room, rest) : 0;
+	if (r < 0) {
+		/* inside a handler that interrupted this very work */
+		w->n = w->n ? w->n : -EINTR;
+		return 1;
+	}
+	w->n += r;
+	if (w->n >= w->max) {
+		ep->kernel_first = due;
+		return 1;
+	}
+	if (!due && w->n)
+		return 1;
+	if (!due && !must_look)
+		return 0;
+	r = wait_look(w, sigmask);
+	if (r < 0) {
+		w->n = w->n ? w->n : r;
+		return 1;
+	}
+	w->n += r;
+	if (w->n < w->max && xr_load_relaxed(&ep->dirty)) {
+		r = xr_ep_collect(ep, w->evs + w->n, w->max - w->n, rest);
+		if (r > 0)
+			w->n += r;
+	}
+	return w->n > 0;
+}
+
+static void wait_fabric(struct ep_wait *w)
+{
+	struct xr_epoll *ep = w->ep;
+	uint32_t free = 0;
+	int last = w->has_deadline && !w->deadline, more;
+
+	for (;;) {
+		if (wait_both(w, 0, last ? w->sigmask : NULL, last))
+			return;
+		if (!last && wait_expired(w)) {
+			/* as the kernel does, one more look when the time is over */
+			last = 1;
+			continue;
+		}
+		if (last)
+			return;
+		if (!xr_load_relaxed(&ep->spinning) && xr_cas(&ep->spinning, &free, 1)) {
+			more = xr_spin(&ep->spin, spin_look, w);
+			xr_store_release(&ep->spinning, 0);
+			if (w->n)
+				return;
+			if (signalled(w)) {
+				w->n = -EINTR;
+				return;
+			}
+			if (more)
+				continue;
+		}
+		/*
+		 * Whoever is last awake arms all and looks once more.  Racy: wait_sleep decides,
+		 * and sends us round again.
+		 */
+		if (wait_both(w, ep->awake == 1, NULL, 0))
+			return;
+		more = wait_sleep(w);
+		if (w->n < 0)
+			return;
+		last = !more;
+	}
+}
+
+int xr_epoll_wait(int epfd, struct epoll_event *evs, int max, uint64_t deadline, int has_deadline,
+		  const sigset_t *sigmask)
+{
+	struct ep_wait w = {
+		.ep = xr_fd_epoll(epfd), .evs = evs, .sigmask = sigmask, .deadline = deadline,
+		.epfd = epfd, .max = max, .has_deadline = has_deadline,
+	};
+	struct xr_epoll *outer_ep = in.ep;
+	uintptr_t outer_frame = in.frame, frame = (uintptr_t)__builtin_frame_address(0);
+	uint32_t outer_asleep = in.asleep;
+	int r;
+
+	/* the kernel finds the words for what is not even an address */
+	if (!w.ep || max <= 0 || (uintptr_t)evs < 4096)
+		return plain_real(&w);
+	w.token = w.ep->token;
+	if (xr_unlikely(w.ep->gen != xr_ep_gen)) {
+		xr_ep_adopt(w.ep);
+		return wait_inherited(&w);
+	}
+	w.mark = xr_signal_mark();
+	while (!xr_load_acquire(&w.ep->attached) && !xr_load_relaxed(&w.ep->dirty)) {
+		w.n = wait_plain(&w);
+		if (xr_likely(!w.token_seen))
+			return w.n;
+		/* a flow moved; or it moved back, and its last echo was all there was */
+		w.token_seen = 0;
+		if (w.n < 0)
+			return w.n;
+	}
+	if (xr_unlikely(in.ep && !xr_frame_alive(frame, in.frame))) {
+		wait_repair();
+		outer_ep = NULL;
+	}
+	r = wait_enter(&w);
+	if (xr_unlikely(r))
+		return r == -EDEADLK ? -EINTR : wait_inherited(&w);
+	in.ep = w.ep;
+	in.frame = frame;
+	in.asleep = 0;
+	wait_fabric(&w);
+	wait_leave(w.ep);
+	in.ep = outer_ep;
+	in.frame = outer_frame;
+	in.asleep = outer_asleep;
+	return w.n;
+}
