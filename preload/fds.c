@@ -8,6 +8,7 @@
  * of several racing closes takes an entry and ends the flow.
  */
 #include "hook.h"
+#include "epoll.h"
 #include "ready.h"
 
 static struct xr_flow *entry_flow(uintptr_t e)
@@ -33,13 +34,21 @@ void xr_fds_fresh(int fd)
 	}
 }
 
+/* In some epoll set, through whichever descriptor: a racing epoll_ctl is the program's race. */
+static int registered(struct xr_flow *f)
+{
+	const struct xr_epflow *ef = xr_ep_flow(f, 0);
+
+	return ef && ef->regs;
+}
+
 /* One of several descriptors of the flow goes; the flow must know another one. */
 static void close_one_of(struct xr_flow *f, int fd)
 {
 	int other;
 
 	/* the kernel keeps a registration as long as the open file lives, but it has no name now */
-	if (f->priv->regs && xr_load_acquire(&f->path) & XR_PATH_FABRIC)
+	if (xr_load_acquire(&f->path) && registered(f))
 		xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
 	if (f->priv->fd != fd)
 		return;
