@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""xr-stat on processes whose statistics are known, and on files that are no statistics."""
+import json
+import os
+import re
+import subprocess
+import time
+
+import pytest
+
+from harness import find, prog
+
+
+class Publisher:
+    def __init__(self, base, *args):
+        self.p = subprocess.Popen([prog("xr-publish"), str(base), *args], stdin=subprocess.PIPE,
+                                  stdout=subprocess.PIPE)
+        assert self.p.stdout.readline() == b"ready\n"
+        self.pid = self.p.pid
+
+    def end(self):
+        self.p.stdin.close()
+        self.p.stdout.close()
+        assert self.p.wait(10) == 0
+
+
+@pytest.fixture
+def publish(tmp_path):
+    made = []
+
+    def go(*args):
+        made.append(Publisher(tmp_path, *args))
+        return made[-1]
+    yield go
+    for m in made:
+        if m.p.poll() is None:
+            m.end()
+
+
+@pytest.fixture
+def stat(tmp_path):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("XRDMA_")}
+
+    def go(*args, status=0, **kw):
+        p = subprocess.run([find("xr-stat", "tools/xr-stat"), *map(str, args)], text=True,
+                           capture_output=True, timeout=30, check=False,
+                           env={**env, "XRDMA_STATS_DIR": str(tmp_path), "LC_ALL": "C", **kw})
+        assert p.returncode == status, p.stderr
+        return p
+    return go
+
+
+def own(tmp_path):
+    return tmp_path / ("xrdma-%d" % os.geteuid())
+
+
+def rows(text):
+    return [re.split(r" {2,}", line.strip()) for line in text.splitlines()]
+
+
+def test_nothing_is_a_header(stat, tmp_path):
+    assert rows(stat("-n").stdout) == [["State", "Recv-Q", "Send-Q", "Local:Port", "Peer:Port",
+                                        "Carrier", "Reason", "Win", "Slots"]]
+    assert json.loads(stat("-j").stdout) == {"format": 1, "processes": [], "flows": []}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_table(stat, publish):
+    p = publish()
+    shm = ["ESTAB", "22", "11", "127.0.0.1:40001", "127.0.0.1:80", "shm", "-", "4M", "62/64"]
+    tcp = ["ESTAB", "0", "0", "[::1]:443", "[2001:db8::2]:40002", "tcp", "peer-not-xrdma", "-", "-"]
+    listen = ["LISTEN", "0", "0", "0.0.0.0:6379", "*:*", "tcp", "-", "-", "-"]
+    got = rows(stat("-n").stdout)
+    assert got[1:] == [shm, ["1 more on TCP: peer-not-xrdma 1; -a lists them"]]
+    assert sorted(rows(stat("-an").stdout)[1:]) == sorted([shm, tcp, listen])
+    assert rows(stat("-ln").stdout)[1:] == [listen]
+    got = rows(stat("-anp").stdout)
+    assert got[0][-1] == "Process" and got[1][-1] == 'pub"lish[%d] fd=7' % p.pid
+    assert rows(stat("-a").stdout)[1][4] == "127.0.0.1:http"
+    # every column begins, or ends, at one place
+    lines = stat("-an").stdout.splitlines()
+    assert len({line.index("127.0.0.1:40001") for line in lines if "40001" in line} |
+               {lines[0].index("Local")}) == 1
+    assert lines[0].index("Recv-Q") + 6 == lines[1].index("22") + 2
+
+
+def test_the_inner_state(stat, publish):
+    publish()
+    line = stat("-ni").stdout.splitlines()[2]
+    for word in ("ino:4711", "role:client", "peer_pid:4242", "bytes_shm:1000/2000", "msgs:1/1",
+                 "slots:64/0", "credits:62/0", "turns:0"):
+        assert word in line.split(), line
+
+
+def test_totals_join_open_and_closed_connections(stat, publish):
+    p = publish()
+    text = stat("-t").stdout
+    assert text.startswith('pub"lish[%d]  uid %d' % (p.pid, os.geteuid()))
+    assert re.search(r"^  bytes_tx_shm +11000$", text, re.M)
+    assert re.search(r"^  bytes_tx_tcp +5$", text, re.M)
+    assert re.search(r"^  upgrade_attempts +3$", text, re.M)
+    assert re.search(r"^  reason peer-not-xrdma +1$", text, re.M)
+    assert "retreats" not in text
+
+
+def test_json(stat, publish):
+    p = publish()
+    got = json.loads(stat("-j").stdout)
+    (proc,) = got["processes"]
+    assert (proc["pid"], proc["program"], proc["life"]) == (p.pid, 'pub"lish', "live")
+    assert proc["counters"]["bytes_tx_shm"] == 11000 and proc["reasons"] == {"peer-not-xrdma": 1}
+    shm, tcp, listen = got["flows"]
+    assert (shm["pid"], shm["carrier"], shm["reason"]) == (p.pid, "shm", "none")
+    assert (shm["local_address"], shm["local_port"]) == ("127.0.0.1", 40001)
+    assert shm["tx"]["bytes"] == {"tcp": 0, "shm": 1000, "rdma": 0}
+    assert shm["rx"]["queue"] == 22 and shm["upgraded_ns"] >= shm["opened_ns"] > 0
+    assert (tcp["peer_address"], tcp["peer_port"], tcp["role"]) == ("2001:db8::2", 40002, "server")
+    assert (listen["state"], listen["peer_address"], listen["peer_port"]) == ("LISTEN", None, 0)
+
+
+def test_prometheus(stat, publish):
+    p = publish()
+    text = stat("--prometheus").stdout
+    labels = 'pid="%d",program="pub\\"lish"' % p.pid
+    assert "xrdma_bytes_tx_shm_total{%s} 11000\n" % labels in text
+    assert 'xrdma_flows{%s,carrier="shm"} 1\n' % labels in text
+    assert 'xrdma_reason_total{%s,reason="peer-not-xrdma"} 1\n' % labels in text
+    assert "# TYPE xrdma_memory_bytes gauge\n" in text
+    named = set()
+    for line in text.splitlines():
+        m = re.fullmatch(r"# TYPE (\w+) (?:counter|gauge)|# HELP \w+ \S.*|"
+                         r"(\w+)\{\w+=\"(?:[^\"\\]|\\.)*\"(?:,\w+=\"(?:[^\"\\]|\\.)*\")*\} \d+", line)
+        assert m, line
+        if m[1]:
+            assert m[1] not in named
+            named.add(m[1])
+        elif m[2]:
+            assert m[2] in named
+
+
+def test_filters(stat, publish):
+    a, b = publish(), publish()
+    assert [p["pid"] for p in json.loads(stat("-j").stdout)["processes"]] == sorted((a.pid, b.pid))
+    assert {f["pid"] for f in json.loads(stat("-j", "--pid=%d" % a.pid).stdout)["flows"]} == {a.pid}
+    assert len(json.loads(stat("-j", "--program=pub*").stdout)["processes"]) == 2
+    assert not json.loads(stat("-j", "--program=other").stdout)["processes"]
+    assert "no process 1 under xrdma" in stat("--pid=1", status=1).stderr
+
+
+def test_a_crash_is_cleaned_up_unless_it_is_asked_for(stat, publish, tmp_path):
+    publish("crash").end()
+    assert len(list(own(tmp_path).iterdir())) == 1
+    got = json.loads(stat("-j", "--dead").stdout)
+    assert got["processes"][0]["life"] == "dead" and len(got["flows"]) == 3
+    assert "(dead)" in stat("-anp", "--dead").stdout
+    assert not json.loads(stat("-j").stdout)["processes"]
+    assert not own(tmp_path).exists()
+
+
+def test_an_orderly_end_leaves_nothing(publish, tmp_path):
+    publish().end()
+    assert not own(tmp_path).exists()
+
+
+def test_the_living_are_not_cleaned_up(stat, publish, tmp_path):
+    publish()
+    for _ in range(3):
+        stat("-j")
+    assert len(list(own(tmp_path).iterdir())) == 1
+
+
+def spoiled(publish, tmp_path, at, what):
+    p = publish()
+    (path,) = own(tmp_path).iterdir()
+    with open(path, "r+b") as f:
+        f.seek(at)
+        f.write(what)
+    return p, path
+
+
+def test_another_version_is_one_line(stat, publish, tmp_path):
+    p, path = spoiled(publish, tmp_path, 8, b"\x63")
+    good = publish()
+    out = stat("-j", status=1)
+    assert out.stderr == "xr-stat: %s is of another version of xrdma\n" % path
+    assert [x["pid"] for x in json.loads(out.stdout)["processes"]] == [good.pid]
+    assert path.exists() and p.p.poll() is None
+
+
+def test_a_segment_of_somebody_else_is_told(stat, publish, tmp_path):
+    p = publish()
+    (path,) = own(tmp_path).iterdir()
+    os.rename(path, path.with_name("%d.%d" % (p.pid + 1, 5)))
+    assert "claims another process" in stat("-j", status=1).stderr
+
+
+def test_junk_is_told_or_passed_over(stat, tmp_path):
+    d = own(tmp_path)
+    d.mkdir(mode=0o700)
+    (d / "1.1").write_bytes(b"x" * 10000)
+    (d / "1.2").write_bytes(b"short")
+    (d / "1.3").symlink_to("/etc/passwd")
+    os.mkfifo(d / "1.4")
+    (d / "notes").write_text("no segment by its name")
+    (d / "1.5").write_bytes(b"")
+    err = stat("-an", status=1).stderr
+    assert sorted(re.sub(r".*/", "", line) for line in err.splitlines()) == [
+        "1.1 is no statistics segment", "1.2 is too short",
+        "1.3 Too many levels of symbolic links", "1.4 is no statistics segment"]
+    assert (d / "1.5").exists()     # may be in the making
+    old = time.time() - 3600
+    os.utime(d / "1.5", (old, old))
+    stat("-an", status=1)
+    assert not (d / "1.5").exists()
+
+
+def test_directories_that_others_may_write_to_are_passed_over(stat, publish, tmp_path):
+    publish()
+    own(tmp_path).chmod(0o770)
+    assert not json.loads(stat("-j").stdout)["processes"]
+    own(tmp_path).chmod(0o700)
+    (tmp_path / "xrdma-").mkdir()
+    (tmp_path / "xrdma-0x").mkdir()
+    (tmp_path / "xrdma-1").symlink_to(own(tmp_path))
+    assert len(json.loads(stat("-j").stdout)["processes"]) == 1
+
+
+def test_wrong_options_and_places_are_2(stat, tmp_path):
+    for bad in (["-w", "0"], ["-w", "x"], ["--pid=0"], ["--pid=x"], ["--nope"], ["word"]):
+        stat(*bad, status=2)
+    assert "No such file" in stat("--dir=%s" % (tmp_path / "none"), status=2).stderr
+
+
+def test_watch_goes_on(publish, tmp_path):
+    publish()
+    with subprocess.Popen([find("xr-stat", "tools/xr-stat"), "-n", "-w", "0.05", "--dir=%s" % tmp_path],
+                          stdout=subprocess.PIPE, text=True) as p:
+        heads = 0
+        for line in p.stdout:
+            heads += line.startswith("State")
+            if heads == 5:
+                break
+        assert p.poll() is None
+        p.terminate()
