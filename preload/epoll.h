@@ -74,6 +74,7 @@ struct xr_epreg {
 	uint32_t last;			/* EPOLLET: what was reported and still stands */
 	uint32_t want;			/* POLLIN, POLLOUT to look for while hot */
 	uint32_t kernel;		/* events of the socket not yet passed on */
+	uint32_t round;			/* of the epoll_wait that reported it last */
 	int fd;
 	uint16_t seq;			/* changes with every epoll_ctl */
 	uint16_t gen;			/* changes when the slot is re-used */
@@ -120,6 +121,7 @@ struct xr_epoll {
 	uint32_t adopted;		/* inherited: members have been given back to TCP */
 	uint32_t inside;		/* threads in the fabric's epoll_wait */
 	uint32_t awake, sleepers;	/* of those */
+	uint32_t round;			/* number of the latest epoll_wait, never 0 */
 	uint32_t rested;		/* all armed, all links sleeping */
 	uint32_t watched;		/* something sleeps on the epoll descriptor itself */
 	uint32_t waiter;
@@ -223,8 +225,11 @@ void xr_ep_activate(struct xr_epoll *ep, struct xr_eplink *k);
 void xr_ep_take_inner(struct xr_epoll *ep);
 /* 1 when there is something for xr_ep_collect. */
 int xr_ep_has_work(struct xr_epoll *ep);
-/* Reports up to max events, lock not held.  rest: arms whatever is not ready. */
-int xr_ep_collect(struct xr_epoll *ep, struct epoll_event *evs, int max, int rest);
+/*
+ * Reports up to max events, lock not held, each registration once per round (not 0).
+ * rest: arms whatever is not ready.
+ */
+int xr_ep_collect(struct xr_epoll *ep, struct epoll_event *evs, int max, int rest, uint32_t round);
 /* Tells all links that the waiter sleeps; 1 when entries came in meanwhile. */
 int xr_ep_doze(struct xr_epoll *ep);
 /* Arms everything without reporting.  The lock is held, and dropped in between. */

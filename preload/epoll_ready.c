@@ -315,7 +315,8 @@ static int visit_end(struct ep_visit *v)
 }
 
 /* Returns 1 when *ev was filled; *more when the registration wants another look. */
-static int visit_report(struct ep_visit *v, struct epoll_event *ev, int rest, int *more)
+static int visit_report(struct ep_visit *v, struct epoll_event *ev, int rest, uint32_t round,
+			int *more)
 {
 	struct xr_epreg *r = v->reg;
 	uint32_t news;
@@ -333,6 +334,7 @@ static int visit_report(struct ep_visit *v, struct epoll_event *ev, int rest, in
 		ev->data.u64 = r->data;
 		r->last = news;
 		r->pos = v->pos;
+		r->round = round;
 		r->misses = 0;
 		if (r->events & EPOLLONESHOT) {
 			r->fired = 1;
@@ -354,13 +356,20 @@ static int visit_report(struct ep_visit *v, struct epoll_event *ev, int rest, in
 
 /* ---- all of them --------------------------------------------------------- */
 
-static int batch_begin(struct xr_epoll *ep, struct ep_visit *v, int max, int rest)
+/* Takes up to max off the list, but none that was reported in this round. */
+static int batch_begin(struct xr_epoll *ep, struct ep_visit *v, int max, int rest, uint32_t round,
+		       int *budget)
 {
 	int n = 0;
 
-	while (n < max && ep->nready) {
+	for (; n < max && *budget > 0 && ep->nready; (*budget)--) {
 		struct xr_epreg *r = xr_epreg_of(ep->ready.next);
 
+		if (r->round == round) {
+			xr_ep_unlist(r);
+			ready_add(r);
+			continue;
+		}
 		visit_begin(&v[n++], r, rest);
 	}
 	return n;
@@ -404,7 +413,7 @@ int xr_ep_has_work(struct xr_epoll *ep)
 	return 0;
 }
 
-int xr_ep_collect(struct xr_epoll *ep, struct epoll_event *evs, int max, int rest)
+int xr_ep_collect(struct xr_epoll *ep, struct epoll_event *evs, int max, int rest, uint32_t round)
 {
 	struct ep_visit v[BATCH];
 	int n = 0, i, k, budget;
@@ -418,11 +427,9 @@ int xr_ep_collect(struct xr_epoll *ep, struct epoll_event *evs, int max, int res
 	/* each once, and once more after arming; what is told meanwhile is for the next call */
 	budget = (int)ep->nready;
 	while (n < max && budget > 0) {
-		k = max - n < BATCH ? max - n : BATCH;
-		k = batch_begin(ep, v, k < budget ? k : budget, rest);
+		k = batch_begin(ep, v, max - n < BATCH ? max - n : BATCH, rest, round, &budget);
 		if (!k)
 			break;
-		budget -= k;
 		xr_ep_unlock(ep);
 		for (i = 0; i < k; i++)
 			visit(&v[i], ep->waiter);
@@ -430,7 +437,7 @@ int xr_ep_collect(struct xr_epoll *ep, struct epoll_event *evs, int max, int res
 		if (xr_ep_lock(ep))
 			return n;
 		for (i = 0; i < k; i++)
-			n += visit_report(&v[i], &evs[n], rest, &budget);
+			n += visit_report(&v[i], &evs[n], rest, round, &budget);
 	}
 	xr_ep_unlock(ep);
 	return n;
@@ -462,14 +469,17 @@ void xr_ep_handover(struct xr_epoll *ep)
 	struct ep_visit v[BATCH];
 	int i, k, left = 0, budget;
 
+	/* whatever lies in the inner set makes the descriptor readable */
+	if (ep->watched || xr_load_relaxed(&ep->dirty))
+		xr_ep_take_inner(ep);
+	take_entries(ep);
 	hot_walk(ep, 1);
 	budget = (int)ep->nready;
 	ep->rested = 1;
 	while (budget > 0) {
-		k = batch_begin(ep, v, budget < BATCH ? budget : BATCH, 1);
+		k = batch_begin(ep, v, BATCH, 1, 0, &budget);
 		if (!k)
 			break;
-		budget -= k;
 		xr_ep_unlock(ep);
 		for (i = 0; i < k; i++)
 			visit(&v[i], ep->waiter);

@@ -23,6 +23,7 @@ struct ep_wait {
 	uint64_t deadline;
 	uint64_t token;
 	struct xr_signal_mark mark;
+	uint32_t round;
 	int epfd, max, has_deadline;
 	int n;			/* events found so far, or -errno */
 	int token_seen;
@@ -161,6 +162,7 @@ static int wait_enter(struct ep_wait *w)
 	}
 	ep->inside++;
 	ep->awake++;
+	w->round = ++ep->round ? ep->round : ++ep->round;
 	xr_ep_unlock(ep);
 	return 0;
 }
@@ -301,7 +303,7 @@ static int wait_both(struct ep_wait *w, int rest, const sigset_t *sigmask, int m
 	}
 	/* when the kernel is looked at, one slot stays for it */
 	room = w->max - w->n - (due && w->max > 1);
-	r = room > 0 ? xr_ep_collect(ep, w->evs + w->n, room, rest) : 0;
+	r = room > 0 ? xr_ep_collect(ep, w->evs + w->n, room, rest, w->round) : 0;
 	if (r < 0) {
 		/* inside a handler that interrupted this very work */
 		w->n = w->n ? w->n : -EINTR;
@@ -323,7 +325,7 @@ static int wait_both(struct ep_wait *w, int rest, const sigset_t *sigmask, int m
 	}
 	w->n += r;
 	if (w->n < w->max && xr_load_relaxed(&ep->dirty)) {
-		r = xr_ep_collect(ep, w->evs + w->n, w->max - w->n, rest);
+		r = xr_ep_collect(ep, w->evs + w->n, w->max - w->n, rest, w->round);
 		if (r > 0)
 			w->n += r;
 	}
