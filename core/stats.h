@@ -35,7 +35,10 @@
 #define XR_STATS_COUNTER_ROOM 128 /* counters and reasons each; grow into the room */
 #define XR_STATS_FLOWS_OFF    4096
 
-/* X(symbol, name, sentence): totals of the process. Append only. */
+/*
+ * X(symbol, name, sentence): totals of the process. Append only. FLOWS_SHM, FLOWS_RDMA and
+ * what flow slots count (bytes, messages, RNR) are summed up by the reader.
+ */
 #define XR_STATS_TABLE(X)                                                                          \
 	X(FLOWS_OPENED, "flows_opened", "TCP connections seen")                                    \
 	X(FLOWS_CLOSED, "flows_closed", "TCP connections closed")                                  \
@@ -56,12 +59,9 @@
 	X(MSGS_RX, "msgs_rx", "messages received (on TCP: receives)")                                          \
 	X(RNR, "rnr", "receiver-not-ready events")                                                 \
 	X(DOORBELLS_TX, "doorbells_sent", "wake-ups sent to peers")                                \
-	X(DOORBELLS_RX, "doorbells_received", "wake-ups received from peers")                      \
-	X(SLEEPS, "sleeps", "waits that went to sleep in the kernel")                              \
 	X(SPINS_HIT, "spins_hit", "busy waits that ended with work")                               \
 	X(SPINS_MISSED, "spins_missed", "busy waits that ended in sleep")                          \
 	X(PAIRS, "peer_processes", "peer processes attached now")                                  \
-	X(MEMORY, "memory_bytes", "shared memory held now")                                        \
 	X(CONFIG_WARNINGS, "config_warnings", "mistakes found in the configuration")               \
 	X(STATS_ERRORS, "stats_errors", "statistics that could not be kept")                       \
 	X(INTERNAL_ERRORS, "internal_errors", "internal checks that failed")

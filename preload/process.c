@@ -44,7 +44,8 @@ void xr_process_init(void)
 		return;
 	xr_real_resolve();
 	alive_page();
-	xr_config_load(&xr_cfg, NULL, environ, NULL, NULL);
+	xr_stats_add(XR_STAT_CONFIG_WARNINGS,
+		     (uint64_t)xr_config_load(&xr_cfg, NULL, environ, NULL, NULL));
 	xr_active = xr_cfg.enabled && xr_cfg.fabric != XR_FABRIC_NONE && xr_cfg.max_flows;
 	xr_store_release(&state, 2);
 }

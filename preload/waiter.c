@@ -239,6 +239,8 @@ int xr_spin(uint32_t *budget, int (*again)(void *arg), void *arg)
 		for (i = 0; i < looks; i++) {
 			r = again(arg);
 			if (r) {
+				if (start) /* it was a wait, not a look */
+					xr_stats_add(XR_STAT_SPINS_HIT, 1);
 				if (b < max)
 					*budget = b * 2 < max ? b * 2 : (uint32_t)max;
 				return r;
@@ -257,6 +259,7 @@ int xr_spin(uint32_t *budget, int (*again)(void *arg), void *arg)
 	}
 	b = hog ? 0 : b / 2;
 	*budget = b > SPIN_MIN ? b : SPIN_MIN;
+	xr_stats_add(XR_STAT_SPINS_MISSED, 1);
 	return again(arg);
 }
 

@@ -23,8 +23,7 @@ const char *const xr_segment_counter_names[XR_STAT_COUNT] = {
 
 bool xr_segment_is_gauge(enum xr_stat id)
 {
-	return id == XR_STAT_FLOWS_SHM || id == XR_STAT_FLOWS_RDMA || id == XR_STAT_PAIRS ||
-	       id == XR_STAT_MEMORY;
+	return id == XR_STAT_FLOWS_SHM || id == XR_STAT_FLOWS_RDMA || id == XR_STAT_PAIRS;
 }
 
 /* The file shrank under the mapping. Thread-directed, so this is the thread that reads. */
@@ -168,6 +167,10 @@ static void add_open_flows(struct xr_segment *seg)
 			seg->counter[tx[c]] += f->tx.bytes[c];
 			seg->counter[rx[c]] += f->rx.bytes[c];
 		}
+		seg->counter[XR_STAT_FLOWS_SHM] += f->id.carrier_tx == XR_CARRIER_SHM ||
+						   f->id.carrier_rx == XR_CARRIER_SHM;
+		seg->counter[XR_STAT_FLOWS_RDMA] += f->id.carrier_tx == XR_CARRIER_RDMA ||
+						    f->id.carrier_rx == XR_CARRIER_RDMA;
 		seg->counter[XR_STAT_MSGS_TX] += f->tx.msgs;
 		seg->counter[XR_STAT_MSGS_RX] += f->rx.msgs;
 		seg->counter[XR_STAT_RNR] += f->tx.rnr + f->rx.rnr;

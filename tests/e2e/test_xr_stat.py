@@ -99,6 +99,7 @@ def test_totals_join_open_and_closed_connections(stat, publish):
     assert re.search(r"^  bytes_tx_shm +11000$", text, re.M)
     assert re.search(r"^  bytes_tx_tcp +5$", text, re.M)
     assert re.search(r"^  upgrade_attempts +3$", text, re.M)
+    assert re.search(r"^  flows_now_shm +1$", text, re.M)
     assert re.search(r"^  reason peer-not-xrdma +1$", text, re.M)
     assert "retreats" not in text
 
@@ -125,7 +126,7 @@ def test_prometheus(stat, publish):
     assert "xrdma_bytes_tx_shm_total{%s} 11000\n" % labels in text
     assert 'xrdma_flows{%s,carrier="shm"} 1\n' % labels in text
     assert 'xrdma_reason_total{%s,reason="peer-not-xrdma"} 1\n' % labels in text
-    assert "# TYPE xrdma_memory_bytes gauge\n" in text
+    assert "# TYPE xrdma_peer_processes gauge\n" in text
     named = set()
     for line in text.splitlines():
         m = re.fullmatch(r"# TYPE (\w+) (?:counter|gauge)|# HELP \w+ \S.*|"
