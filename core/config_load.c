@@ -166,8 +166,6 @@ static void normalise(struct xr_config *cfg)
 	while (slots < cfg->ring_slots)
 		slots *= 2;
 	cfg->ring_slots = slots;
-	if (cfg->fragment < cfg->eager_max)
-		cfg->fragment = cfg->eager_max;
 }
 
 static const char *error_text(long err)

@@ -22,11 +22,6 @@
 	  "fabric that may carry connections",                                                     \
 	  "auto takes the best fabric that reaches the peer, shm only shared memory within "       \
 	  "this host, none keeps every connection on TCP.")                                        \
-	X(global, run_dir, RUN_DIR, PATH, "", 0, 80, NULL, "DIR",                                  \
-	  "directory for rendezvous sockets that containers share",                                \
-	  "When set, rendezvous points also appear as sockets in this directory, so that "         \
-	  "processes in different network namespaces of one host can meet. "                       \
-	  "When empty, only abstract socket names are used.")                                      \
 	X(global, stats, STATS, BOOL, "yes", 0, 1, NULL, "BOOL",                                   \
 	  "publish statistics for xr-stat",                                                        \
 	  "With no, nothing is written below stats_dir and xr-stat does not see the process.")     \
@@ -57,13 +52,6 @@
 	X(limits, rendezvous_timeout, RENDEZVOUS_TIMEOUT, TIME, "1s", 1000000, 60000000000ull,     \
 	  NULL, "TIME", "longest wait for the peer to answer an upgrade",                          \
 	  "The connection works on TCP all the while; afterwards the attempt is given up.")        \
-	X(limits, keepalive_idle, KEEPALIVE_IDLE, TIME, "2s", 10000000, 86400000000000ull, NULL,   \
-	  "TIME", "silence after which the peer is probed",                                        \
-	  "A connection on a fabric that moved nothing for this long sends a probe.")              \
-	X(limits, keepalive_probes, KEEPALIVE_PROBES, INT, "3", 1, 100, NULL, "N",                 \
-	  "unanswered probes that end a fabric connection",                                        \
-	  "After this many unanswered probes the connection returns to TCP or ends, as the "       \
-	  "kernel socket says.")                                                                   \
 	X(thresholds, upgrade_turns, UPGRADE_TURNS, INT, "4", 0, 1000000, NULL, "N",               \
 	  "changes of direction that make a connection worth an upgrade",                          \
 	  "A turn is a read that follows a write. Whichever of upgrade_turns and upgrade_bytes "   \
@@ -74,12 +62,6 @@
 	X(thresholds, spin, SPIN, TIME, "50us", 0, 1000000000, NULL, "TIME",                       \
 	  "longest busy wait before sleeping",                                                     \
 	  "A call that would block polls the fabric for at most this long, and for less when "     \
-	  "polling did not pay lately; 0 sleeps at once.")                                         \
-	X(thresholds, eager_max, EAGER_MAX, SIZE, "4K", 64, 65536, NULL, "SIZE",                   \
-	  "largest message that is sent without an announcement",                                  \
-	  "Longer messages are announced and fetched by the receiver.")                            \
-	X(thresholds, fragment, FRAGMENT, SIZE, "64K", 4096, 1 << 20, NULL, "SIZE",                \
-	  "piece size of large messages",                                                          \
-	  "Longer messages are cut into pieces of this size, which are moved in a pipeline.")
+	  "polling did not pay lately; 0 sleeps at once.")
 
 #endif /* XR_CONFIG_TABLE_H */

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -85,25 +84,6 @@ static void check_one(const char *what, const char *purpose, int err, enum xr_re
 	       err ? strerror(-err) : "");
 	if (err)
 		blocked(reason);
-}
-
-static void check_run_dir(void)
-{
-	const char *dir = check_cfg->run_dir;
-	struct stat st;
-
-	if (!*dir) {
-		report(OK, "run_dir", "none: abstract names, this network namespace only");
-		return;
-	}
-	if (stat(dir, &st))
-		report(NOTE, "run_dir", "%s: %s; abstract names only", dir, strerror(errno));
-	else if (!S_ISDIR(st.st_mode))
-		report(NOTE, "run_dir", "%s is not a directory; abstract names only", dir);
-	else if (access(dir, W_OK | X_OK))
-		report(NOTE, "run_dir", "%s: %s; abstract names only", dir, strerror(errno));
-	else
-		report(OK, "run_dir", "%s", dir);
 }
 
 static void check_stats(void)
@@ -269,7 +249,6 @@ int xr_check(const struct xr_settings *settings, const char *preload, const char
 		  XR_REASON_PROOF_UNAVAILABLE);
 	check_one("proof", "inet_diag", xr_probe_inet_diag(), XR_REASON_PROOF_UNAVAILABLE);
 	check_limits();
-	check_run_dir();
 	check_stats();
 	if (endpoint && check_endpoint(endpoint, program))
 		return XR_EXIT_SELF;

@@ -78,7 +78,7 @@ static void defaults_are_those_of_the_table(void **state)
 	assert_int_equal(cfg.flow_window, 4 << 20);
 	assert_int_equal(cfg.ring_slots, 64);
 	assert_int_equal(cfg.log_level, XR_LOG_WARN);
-	assert_string_equal(cfg.run_dir, "");
+	assert_string_equal(cfg.log_file, "");
 	assert_string_equal(cfg.stats_dir, "/dev/shm");
 	assert_int_equal(cfg.n_rules, 0);
 }
@@ -123,7 +123,7 @@ static void a_file_sets_what_it_says(void **state)
 	      "; another\n"
 	      "[limits]\n"
 	      "  flow_window=2MiB   # inline\n"
-	      "keepalive-idle = 1.5s\n"
+	      "rendezvous-timeout = 1.5s\n"
 	      "max_flows\t=\t1k\n"
 	      "[global]\n"
 	      "fabric = shm\n"
@@ -135,7 +135,7 @@ static void a_file_sets_what_it_says(void **state)
 	assert_string_equal(warned, "");
 	assert_false(cfg.enabled);
 	assert_int_equal(cfg.flow_window, 2 << 20);
-	assert_int_equal(cfg.keepalive_idle, 1500000000);
+	assert_int_equal(cfg.rendezvous_timeout, 1500000000);
 	assert_int_equal(cfg.max_flows, 1024);
 	assert_int_equal(cfg.fabric, XR_FABRIC_NONE);
 	assert_int_equal(cfg.origin_line[XR_KEY_FABRIC], 11);
@@ -302,11 +302,11 @@ static void loads_from_where_the_environment_says(void **state)
 	assert_true(fd >= 0);
 	close(fd);
 	snprintf(env, sizeof(env), "XRDMA_CONF=%s", path);
-	write_file(path, "[thresholds]\nspin = 1us\neager_max = 8K\n[limits]\nring_slots = 100\n");
+	write_file(path, "[thresholds]\nspin = 1us\nupgrade_bytes = 8K\n[limits]\nring_slots = 100\n");
 	warned[0] = '\0';
 	assert_int_equal(xr_config_load(&cfg, "/nonexistent", envp, take, &cfg), 0);
 	assert_int_equal(cfg.spin, 7000);
-	assert_int_equal(cfg.eager_max, 8192);
+	assert_int_equal(cfg.upgrade_bytes, 8192);
 	assert_int_equal(cfg.ring_slots, 128); /* a power of two */
 	assert_string_equal(xr_config_path("/other", envp), path);
 	assert_int_equal(unlink(path), 0);
