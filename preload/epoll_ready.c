@@ -365,7 +365,7 @@ static int batch_begin(struct xr_epoll *ep, struct ep_visit *v, int max, int res
 	for (; n < max && *budget > 0 && ep->nready; (*budget)--) {
 		struct xr_epreg *r = xr_epreg_of(ep->ready.next);
 
-		if (r->round == round) {
+		if (round && r->round == round) {
 			xr_ep_unlist(r);
 			ready_add(r);
 			continue;
