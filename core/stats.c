@@ -502,6 +502,9 @@ void xr_stats_flow_carrier(struct xr_stats_flow *f, enum xr_carrier tx, enum xr_
 	xr_stats_ident_begin(f);
 	if (tx != XR_CARRIER_TCP && f->ident.carrier_tx == XR_CARRIER_TCP)
 		f->ident.upgraded_ns = xr_now_ns();
+	if (tx == XR_CARRIER_TCP && rx == XR_CARRIER_TCP &&
+	    (f->ident.carrier_tx != XR_CARRIER_TCP || f->ident.carrier_rx != XR_CARRIER_TCP))
+		xr_stats_inc(&f->ctl.retreats, 1);
 	f->ident.carrier_tx = (uint8_t)tx;
 	f->ident.carrier_rx = (uint8_t)rx;
 	if (peer_pid)

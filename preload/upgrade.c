@@ -647,6 +647,10 @@ static void up_begin(struct xr_flow *f, int fd)
 	u->tuple = t;
 	u->begun = xr_now_ns();
 	xr_stats_add(XR_STAT_UPGRADE_ATTEMPTS, 1);
+	if (f->st) {
+		xr_stats_inc(&f->st->ctl.attempts, 1);
+		xr_stats_gauge(&f->st->ctl.turns, f->turns);
+	}
 	do {
 		r = xr_random(&u->nonce, sizeof(u->nonce));
 	} while (!r && !u->nonce);

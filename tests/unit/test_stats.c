@@ -57,6 +57,14 @@ static void what_is_written_is_read(void **state)
 	assert_int_equal(seg.flow[0].tx.slots, 64);
 	assert_string_equal(xr_segment_carrier(&seg.flow[0]), "shm/tcp");
 	assert_true(xr_segment_on_fabric(&seg.flow[0]));
+	assert_int_equal(seg.flow[0].retreats, 0);
+	xr_segment_free(&seg);
+
+	xr_stats_flow_carrier(f, XR_CARRIER_TCP, XR_CARRIER_TCP, 0);
+	xr_stats_flow_carrier(f, XR_CARRIER_TCP, XR_CARRIER_TCP, 0);
+	read_mine(&seg);
+	assert_int_equal(seg.flow[0].retreats, 1);
+	assert_false(xr_segment_on_fabric(&seg.flow[0]));
 	xr_segment_free(&seg);
 
 	/* the totals keep what the flow had; the slot comes back clean */
