@@ -293,7 +293,8 @@ static inline void xr_stats_ident_end(struct xr_stats_flow *f)
 
 /*
  * Common changes of the identity, f may be NULL; each is one bracket. What is counted is
- * the slot's retreats: when the second of both directions is back on TCP. */
+ * the slot's retreats: when the second of both directions is back on TCP.
+ */
 void xr_stats_flow_state(struct xr_stats_flow *f, enum xr_stats_state state);
 void xr_stats_flow_reason(struct xr_stats_flow *f, enum xr_reason reason);
 void xr_stats_flow_carrier(struct xr_stats_flow *f, enum xr_carrier tx, enum xr_carrier rx,
