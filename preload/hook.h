@@ -39,21 +39,27 @@ static inline ssize_t xr_ret(ssize_t n)
 	return -1;
 }
 
-/*
- * The flow of fd when something is to be done for it.  A fabric flow in a process that
- * was forked behind our back must not be touched before that is noticed.
- */
-static inline struct xr_flow *xr_hook_flow(int fd)
+/* The flow of fd when the kernel alone will not do; all that a hook does for other files. */
+static inline struct xr_flow *xr_hook_find(int fd)
 {
 	struct xr_flow *f = xr_fd_flow(fd);
 
-	if (xr_likely(!f) || xr_likely(!xr_load_acquire(&f->path)))
-		return NULL;
-	xr_fork_check();
-	if (xr_unlikely(xr_vfork_depth) && xr_vfork_is_changed(fd))
-		return NULL;
-	return f;
+	return xr_likely(!f) || xr_likely(!xr_load_acquire(&f->path)) ? NULL : f;
 }
+
+/*
+ * The same, and it may be used: a flow in a process that was forked behind our back must
+ * not be touched before that is noticed.
+ */
+static inline struct xr_flow *xr_hook_flow(int fd)
+{
+	struct xr_flow *f = xr_hook_find(fd);
+
+	return xr_likely(!f) || xr_unlikely(xr_fork_check_fd(fd)) ? NULL : f;
+}
+
+/* The part of a hook that is not for other files; keeps the stack frame out of the rest. */
+#define XR_SLOW		static __attribute__((noinline))
 
 /*
  * One read (write) on a flow: `fabric` when a fabric carries the direction, else
@@ -63,9 +69,11 @@ static inline struct xr_flow *xr_hook_flow(int fd)
 #define XR_CARRY(f, fd, dir, PATH, fabric, kernel, moved)					\
 	__extension__({										\
 		ssize_t carry_n;								\
+		int carry_not = xr_fork_check_fd(fd);						\
 												\
 		for (;;) {									\
-			uint32_t carry_path = xr_load_acquire(&(f)->path);			\
+			uint32_t carry_path = xr_likely(!carry_not) ?				\
+					      xr_load_acquire(&(f)->path) : 0;			\
 												\
 			if (carry_path & (PATH)) {						\
 				carry_n = (fabric);						\

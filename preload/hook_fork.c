@@ -115,10 +115,13 @@ void xr_vfork_enter(void)
 {
 	xr_fork_check();
 	xr_vfork_depth++;
+	/* relaxed: it is this thread, in the child, that is to see it */
+	atomic_fetch_add_explicit(xr_process_alive, 1, memory_order_relaxed);
 }
 
 long xr_vfork_leave(long r)
 {
+	atomic_fetch_sub_explicit(xr_process_alive, 1, memory_order_relaxed);
 	if (!--xr_vfork_depth && vfork_map) {
 		xr_unmap(vfork_map, VFORK_MAP_SIZE);
 		vfork_map = NULL;

@@ -40,13 +40,16 @@ static ssize_t read_buf(struct xr_flow *f, int fd, void *buf, size_t n)
 	return recv_buf(f, fd, buf, n, 0);
 }
 
+XR_SLOW ssize_t read_flow(struct xr_flow *f, int fd, void *buf, size_t n)
+{
+	return XR_CARRY_RX(f, fd, read_buf(f, fd, buf, n), xr_real.read(fd, buf, n), n);
+}
+
 XR_HOOK ssize_t read(int fd, void *buf, size_t n)
 {
-	struct xr_flow *f = xr_hook_flow(fd);
+	struct xr_flow *f = xr_hook_find(fd);
 
-	if (xr_likely(!f))
-		return xr_real.read(fd, buf, n);
-	return XR_CARRY_RX(f, fd, read_buf(f, fd, buf, n), xr_real.read(fd, buf, n), n);
+	return xr_likely(!f) ? xr_real.read(fd, buf, n) : read_flow(f, fd, buf, n);
 }
 
 XR_ALIAS(read) ssize_t __read(int fd, void *buf, size_t n);
@@ -68,13 +71,16 @@ static ssize_t read_iov(struct xr_flow *f, int fd, const struct iovec *iov, int 
 	return n <= 0 ? n : xr_hook_recvv(f, fd, iov, (size_t)cnt, flags);
 }
 
+XR_SLOW ssize_t readv_flow(struct xr_flow *f, int fd, const struct iovec *iov, int cnt)
+{
+	return XR_CARRY_RX(f, fd, read_iov(f, fd, iov, cnt, 0), xr_real.readv(fd, iov, cnt), 1);
+}
+
 XR_HOOK ssize_t readv(int fd, const struct iovec *iov, int cnt)
 {
-	struct xr_flow *f = xr_hook_flow(fd);
+	struct xr_flow *f = xr_hook_find(fd);
 
-	if (xr_likely(!f))
-		return xr_real.readv(fd, iov, cnt);
-	return XR_CARRY_RX(f, fd, read_iov(f, fd, iov, cnt, 0), xr_real.readv(fd, iov, cnt), 1);
+	return xr_likely(!f) ? xr_real.readv(fd, iov, cnt) : readv_flow(f, fd, iov, cnt);
 }
 
 /* At any offset but -1 a socket says ESPIPE, which the kernel can do as well. */
@@ -105,20 +111,24 @@ XR_HOOK ssize_t preadv64v2(int fd, const struct iovec *iov, int cnt, off64_t off
 /* Urgent data lives in the kernel only.  The error queue too, and that of a flow is empty. */
 static int recv_kernel(struct xr_flow *f, int fd, int flags)
 {
-	if (flags & MSG_OOB)
+	if (flags & MSG_OOB && !xr_fork_check_fd(fd))
 		xr_flow_stay_tcp(f, fd, XR_REASON_OOB);
 	return (flags & (MSG_OOB | MSG_ERRQUEUE)) != 0;
 }
 
-XR_HOOK ssize_t recv(int fd, void *buf, size_t n, int flags)
+XR_SLOW ssize_t recv_flow(struct xr_flow *f, int fd, void *buf, size_t n, int flags)
 {
-	struct xr_flow *f = xr_hook_flow(fd);
-
-	if (xr_likely(!f) || (xr_unlikely(flags & (MSG_OOB | MSG_ERRQUEUE)) &&
-			      recv_kernel(f, fd, flags)))
+	if (xr_unlikely(flags & (MSG_OOB | MSG_ERRQUEUE)) && recv_kernel(f, fd, flags))
 		return xr_real.recv(fd, buf, n, flags);
 	return XR_CARRY_RX(f, fd, recv_buf(f, fd, buf, n, flags), xr_real.recv(fd, buf, n, flags),
 			   n && !(flags & MSG_PEEK));
+}
+
+XR_HOOK ssize_t recv(int fd, void *buf, size_t n, int flags)
+{
+	struct xr_flow *f = xr_hook_find(fd);
+
+	return xr_likely(!f) ? xr_real.recv(fd, buf, n, flags) : recv_flow(f, fd, buf, n, flags);
 }
 
 XR_HOOK ssize_t __recv_chk(int fd, void *buf, size_t n, size_t room, int flags)
@@ -141,17 +151,24 @@ static ssize_t recvfrom_buf(struct xr_flow *f, int fd, void *buf, size_t n, int 
 	return r;
 }
 
-XR_HOOK ssize_t recvfrom(int fd, void *restrict buf, size_t n, int flags,
-			 struct sockaddr *restrict addr, socklen_t *restrict len)
+XR_SLOW ssize_t recvfrom_flow(struct xr_flow *f, int fd, void *buf, size_t n, int flags,
+			      struct sockaddr *addr, socklen_t *len)
 {
-	struct xr_flow *f = xr_hook_flow(fd);
-
-	if (xr_likely(!f) || (xr_unlikely(flags & (MSG_OOB | MSG_ERRQUEUE)) &&
-			      recv_kernel(f, fd, flags)))
+	if (xr_unlikely(flags & (MSG_OOB | MSG_ERRQUEUE)) && recv_kernel(f, fd, flags))
 		return xr_real.recvfrom(fd, buf, n, flags, addr, len);
 	return XR_CARRY_RX(f, fd, recvfrom_buf(f, fd, buf, n, flags, addr, len),
 			   xr_real.recvfrom(fd, buf, n, flags, addr, len),
 			   n && !(flags & MSG_PEEK));
+}
+
+XR_HOOK ssize_t recvfrom(int fd, void *restrict buf, size_t n, int flags,
+			 struct sockaddr *restrict addr, socklen_t *restrict len)
+{
+	struct xr_flow *f = xr_hook_find(fd);
+
+	if (xr_likely(!f))
+		return xr_real.recvfrom(fd, buf, n, flags, addr, len);
+	return recvfrom_flow(f, fd, buf, n, flags, addr, len);
 }
 
 XR_HOOK ssize_t __recvfrom_chk(int fd, void *restrict buf, size_t n, size_t room, int flags,
@@ -219,16 +236,19 @@ static size_t iov_any(const struct msghdr *mh)
 	return 0;
 }
 
-XR_HOOK ssize_t recvmsg(int fd, struct msghdr *mh, int flags)
+XR_SLOW ssize_t recvmsg_flow(struct xr_flow *f, int fd, struct msghdr *mh, int flags)
 {
-	struct xr_flow *f = xr_hook_flow(fd);
-
-	if (xr_likely(!f))
-		return real_recvmsg(fd, mh, flags);
 	if (xr_unlikely(flags & (MSG_OOB | MSG_ERRQUEUE)) && recv_kernel(f, fd, flags))
 		return xr_real.recvmsg(fd, mh, flags);
 	return XR_CARRY_RX(f, fd, xr_hook_recvmsg(f, fd, mh, flags),
 			   xr_real.recvmsg(fd, mh, flags), iov_any(mh) && !(flags & MSG_PEEK));
+}
+
+XR_HOOK ssize_t recvmsg(int fd, struct msghdr *mh, int flags)
+{
+	struct xr_flow *f = xr_hook_find(fd);
+
+	return xr_likely(!f) ? real_recvmsg(fd, mh, flags) : recvmsg_flow(f, fd, mh, flags);
 }
 
 /* One message of recvmmsg: bytes or -1 and errno. */

@@ -39,13 +39,16 @@ static ssize_t write_buf(struct xr_flow *f, int fd, const void *buf, size_t n)
 	return send_buf(f, fd, buf, n, 0);
 }
 
+XR_SLOW ssize_t write_flow(struct xr_flow *f, int fd, const void *buf, size_t n)
+{
+	return XR_CARRY_TX(f, fd, write_buf(f, fd, buf, n), xr_real.write(fd, buf, n));
+}
+
 XR_HOOK ssize_t write(int fd, const void *buf, size_t n)
 {
-	struct xr_flow *f = xr_hook_flow(fd);
+	struct xr_flow *f = xr_hook_find(fd);
 
-	if (xr_likely(!f))
-		return xr_real.write(fd, buf, n);
-	return XR_CARRY_TX(f, fd, write_buf(f, fd, buf, n), xr_real.write(fd, buf, n));
+	return xr_likely(!f) ? xr_real.write(fd, buf, n) : write_flow(f, fd, buf, n);
 }
 
 XR_ALIAS(write) ssize_t __write(int fd, const void *buf, size_t n);
@@ -57,13 +60,16 @@ static ssize_t write_iov(struct xr_flow *f, int fd, const struct iovec *iov, int
 	return xr_hook_sendv(f, fd, iov, (size_t)cnt, flags);
 }
 
+XR_SLOW ssize_t writev_flow(struct xr_flow *f, int fd, const struct iovec *iov, int cnt)
+{
+	return XR_CARRY_TX(f, fd, write_iov(f, fd, iov, cnt, 0), xr_real.writev(fd, iov, cnt));
+}
+
 XR_HOOK ssize_t writev(int fd, const struct iovec *iov, int cnt)
 {
-	struct xr_flow *f = xr_hook_flow(fd);
+	struct xr_flow *f = xr_hook_find(fd);
 
-	if (xr_likely(!f))
-		return xr_real.writev(fd, iov, cnt);
-	return XR_CARRY_TX(f, fd, write_iov(f, fd, iov, cnt, 0), xr_real.writev(fd, iov, cnt));
+	return xr_likely(!f) ? xr_real.writev(fd, iov, cnt) : writev_flow(f, fd, iov, cnt);
 }
 
 static ssize_t hook_pwritev2(__typeof__(pwritev2) *real, int fd, const struct iovec *iov, int cnt,
@@ -92,19 +98,24 @@ XR_HOOK ssize_t pwritev64v2(int fd, const struct iovec *iov, int cnt, off64_t of
 
 void xr_hook_send_kernel(struct xr_flow *f, int fd, int flags)
 {
+	if (xr_fork_check_fd(fd))
+		return;
 	xr_flow_stay_tcp(f, fd, flags & MSG_OOB ? XR_REASON_OOB :
 				flags & MSG_FASTOPEN ? XR_REASON_FASTOPEN : XR_REASON_OPTION);
 }
 
-XR_HOOK ssize_t send(int fd, const void *buf, size_t n, int flags)
+XR_SLOW ssize_t send_flow(struct xr_flow *f, int fd, const void *buf, size_t n, int flags)
 {
-	struct xr_flow *f = xr_hook_flow(fd);
-
-	if (xr_likely(!f))
-		return xr_real.send(fd, buf, n, flags);
 	if (xr_unlikely(flags & XR_SEND_KERNEL))
 		xr_hook_send_kernel(f, fd, flags);
 	return XR_CARRY_TX(f, fd, send_buf(f, fd, buf, n, flags), xr_real.send(fd, buf, n, flags));
+}
+
+XR_HOOK ssize_t send(int fd, const void *buf, size_t n, int flags)
+{
+	struct xr_flow *f = xr_hook_find(fd);
+
+	return xr_likely(!f) ? xr_real.send(fd, buf, n, flags) : send_flow(f, fd, buf, n, flags);
 }
 
 XR_ALIAS(send) ssize_t __send(int fd, const void *buf, size_t n, int flags);
@@ -117,24 +128,30 @@ static void fastopen(int fd)
 {
 	struct xr_flow *f = xr_fd_flow(fd);
 
-	if (f)
+	if (f && !xr_fork_check_fd(fd))
 		xr_flow_stay_tcp(f, fd, XR_REASON_FASTOPEN);
 }
 
 /* TCP ignores the address of a connected socket. */
+XR_SLOW ssize_t sendto_flow(struct xr_flow *f, int fd, const void *buf, size_t n, int flags,
+			    const struct sockaddr *addr, socklen_t len)
+{
+	if (xr_unlikely(flags & XR_SEND_KERNEL))
+		xr_hook_send_kernel(f, fd, flags);
+	return XR_CARRY_TX(f, fd, send_buf(f, fd, buf, n, flags),
+			   xr_real.sendto(fd, buf, n, flags, addr, len));
+}
+
 XR_HOOK ssize_t sendto(int fd, const void *buf, size_t n, int flags, const struct sockaddr *addr,
 		       socklen_t len)
 {
-	struct xr_flow *f = xr_hook_flow(fd);
+	struct xr_flow *f = xr_hook_find(fd);
 
 	if (xr_unlikely(flags & MSG_FASTOPEN))
 		fastopen(fd);
 	if (xr_likely(!f))
 		return xr_real.sendto(fd, buf, n, flags, addr, len);
-	if (xr_unlikely(flags & XR_SEND_KERNEL))
-		xr_hook_send_kernel(f, fd, flags);
-	return XR_CARRY_TX(f, fd, send_buf(f, fd, buf, n, flags),
-			   xr_real.sendto(fd, buf, n, flags, addr, len));
+	return sendto_flow(f, fd, buf, n, flags, addr, len);
 }
 
 ssize_t xr_hook_sendmsg(struct xr_flow *f, int fd, const struct msghdr *mh, int flags)
@@ -186,7 +203,7 @@ static void sendmsg_prepare(struct xr_flow *f, int fd, const struct msghdr *mh, 
 {
 	if (mh->msg_controllen && mh->msg_control) {
 		send_rights(mh);
-		if (f)
+		if (f && !xr_fork_check_fd(fd))
 			xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
 	}
 	if (xr_unlikely(flags & MSG_FASTOPEN))
@@ -195,16 +212,19 @@ static void sendmsg_prepare(struct xr_flow *f, int fd, const struct msghdr *mh, 
 		xr_hook_send_kernel(f, fd, flags);
 }
 
+XR_SLOW ssize_t sendmsg_flow(struct xr_flow *f, int fd, const struct msghdr *mh, int flags)
+{
+	return XR_CARRY_TX(f, fd, xr_hook_sendmsg(f, fd, mh, flags),
+			   xr_real.sendmsg(fd, mh, flags));
+}
+
 XR_HOOK ssize_t sendmsg(int fd, const struct msghdr *mh, int flags)
 {
-	struct xr_flow *f = xr_hook_flow(fd);
+	struct xr_flow *f = xr_hook_find(fd);
 
 	if (xr_unlikely(mh->msg_controllen || flags & XR_SEND_KERNEL))
 		sendmsg_prepare(f, fd, mh, flags);
-	if (xr_likely(!f))
-		return xr_real.sendmsg(fd, mh, flags);
-	return XR_CARRY_TX(f, fd, xr_hook_sendmsg(f, fd, mh, flags),
-			   xr_real.sendmsg(fd, mh, flags));
+	return xr_likely(!f) ? xr_real.sendmsg(fd, mh, flags) : sendmsg_flow(f, fd, mh, flags);
 }
 
 /* The loop of the kernel's __sys_sendmmsg: it ends after a message that did not fit. */

@@ -12,27 +12,13 @@ void xr_process_init(void);
 
 /*
  * A word in a page that the kernel wipes in every forked child (MADV_WIPEONFORK), so
- * that a clone() or a fork() inside libc is noticed too.  Points to a constant 1 where
- * the kernel cannot do that.
+ * that a clone() or a fork() inside libc is noticed too: 0 there, else 1, and more while
+ * threads of this process are in vfork().  Elsewhere where the kernel has no such pages.
  */
 extern _Atomic uint32_t *xr_process_alive;
 
 /* What a forked child does before anything else; at most once per child. */
 void xr_process_child(void);
-
-static inline void xr_fork_check(void)
-{
-	/* relaxed: nobody else writes it in this process */
-	if (xr_unlikely(!xr_load_relaxed(xr_process_alive)))
-		xr_process_child();
-}
-
-/* In a child that a hook made; the page may not be there to tell. */
-void xr_process_forked_here(void);
-
-/* Around a real call that forks inside libc. */
-void xr_process_fork_begin(void);
-void xr_process_fork_end(int failed);
 
 /*
  * Non-zero in a vfork child of this thread: it has the parent's memory (also this
@@ -43,6 +29,32 @@ extern __thread uint32_t xr_vfork_depth;
 /* In a vfork child: fd no longer is what the parent's table says. */
 void xr_vfork_changed(int fd);
 int xr_vfork_is_changed(int fd);
+
+static inline void xr_fork_check(void)
+{
+	/* relaxed: only a child finds 0, and finds it at once */
+	if (xr_unlikely(!xr_load_relaxed(xr_process_alive)))
+		xr_process_child();
+}
+
+/* The same, and: 1 when the table is wrong about fd, which is then the kernel's. */
+static inline int xr_fork_check_fd(int fd)
+{
+	uint32_t alive = xr_load_relaxed(xr_process_alive);
+
+	if (xr_likely(alive == 1))
+		return 0;
+	if (!alive)
+		xr_process_child();
+	return xr_vfork_depth && xr_vfork_is_changed(fd);
+}
+
+/* In a child that a hook made; the page may not be there to tell. */
+void xr_process_forked_here(void);
+
+/* Around a real call that forks inside libc. */
+void xr_process_fork_begin(void);
+void xr_process_fork_end(int failed);
 
 /* All flows back to TCP, and no new ones: for what no hook can see. */
 void xr_process_pass_through(enum xr_reason why);
