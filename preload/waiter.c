@@ -505,8 +505,11 @@ int xr_wait_flow(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline)
 	}
 	then = xr_now_ns();
 	r = wait_sleep(f, fd, mask, deadline, mark, l);
-	/* a handler that ran may have slept on the same bell: look again even after SA_RESTART */
-	if (r == -EINTR && xr_signal_mark().norestart == mark.norestart)
+	/*
+	 * A handler that ran may have slept on the same bell: look again even after SA_RESTART,
+	 * which does not hold for a socket with a time-out.
+	 */
+	if (r == -EINTR && !deadline && xr_signal_mark().norestart == mark.norestart)
 		r = 0;
 	if (!r)
 		xr_spin_slept(budget, xr_now_ns() - then);
