@@ -25,6 +25,13 @@ struct xr_stat_set {
 
 /* Reads every segment that may be read, and unlinks those of dead processes of ours. */
 int xr_stat_collect(const struct xr_stat_options *opt, struct xr_stat_set *set);
+
+/*
+ * Adds the listening sockets of processes under xrdma, and those processes if they have
+ * published nothing. 0 or -ENOMEM.
+ */
+int xr_stat_add_listeners(const struct xr_stat_options *opt, struct xr_stat_set *set);
+
 void xr_stat_release(struct xr_stat_set *set);
 
 /* A flow that the options ask to be listed. */

@@ -157,6 +157,8 @@ int xr_stat_collect(const struct xr_stat_options *opt, struct xr_stat_set *set)
 			unlinkat(dirfd(base), de->d_name, AT_REMOVEDIR);
 	}
 	closedir(base);
+	if (!err && opt->listeners)
+		err = xr_stat_add_listeners(opt, set);
 	if (set->n)
 		qsort(set->seg, set->n, sizeof(*set->seg), by_pid);
 	return err;
@@ -173,7 +175,7 @@ void xr_stat_release(struct xr_stat_set *set)
 bool xr_stat_wanted(const struct xr_stat_options *opt, const struct xr_segment_flow *f)
 {
 	if (f->id.state == XR_STATE_LISTEN)
-		return opt->listeners || opt->all;
+		return opt->listeners;
 	if (opt->listeners && !opt->all)
 		return false;
 	return opt->all || xr_segment_on_fabric(f) || f->id.state == XR_STATE_RETREATING;

@@ -28,8 +28,8 @@ enum {
 };
 
 static const struct argp_option options[] = {
-	{"all", 'a', 0, 0, "all connections and listeners, also those on TCP", 1},
-	{"listening", 'l', 0, 0, "listening sockets only", 1},
+	{"all", 'a', 0, 0, "all connections, also those on TCP", 1},
+	{"listening", 'l', 0, 0, "listening sockets; with -a, besides the connections", 1},
 	{"numeric", 'n', 0, 0, "port numbers, not service names", 1},
 	{"resolve", 'r', 0, 0, "host names, not addresses", 1},
 	{"processes", 'p', 0, 0, "add the process and the descriptor", 1},

@@ -69,11 +69,9 @@ def test_the_table(stat, publish):
     p = publish()
     shm = ["ESTAB", "22", "11", "127.0.0.1:40001", "127.0.0.1:80", "shm", "-", "4M", "62/64"]
     tcp = ["ESTAB", "0", "0", "[::1]:443", "[2001:db8::2]:40002", "tcp", "peer-not-xrdma", "-", "-"]
-    listen = ["LISTEN", "0", "0", "0.0.0.0:6379", "*:*", "tcp", "-", "-", "-"]
     got = rows(stat("-n").stdout)
     assert got[1:] == [shm, ["1 more on TCP: peer-not-xrdma 1; -a lists them"]]
-    assert sorted(rows(stat("-an").stdout)[1:]) == sorted([shm, tcp, listen])
-    assert rows(stat("-ln").stdout)[1:] == [listen]
+    assert sorted(rows(stat("-an").stdout)[1:]) == sorted([shm, tcp])
     got = rows(stat("-anp").stdout)
     assert got[0][-1] == "Process" and got[1][-1] == 'pub"lish[%d] fd=7' % p.pid
     assert rows(stat("-a").stdout)[1][4] == "127.0.0.1:http"
@@ -110,13 +108,47 @@ def test_json(stat, publish):
     (proc,) = got["processes"]
     assert (proc["pid"], proc["program"], proc["life"]) == (p.pid, 'pub"lish', "live")
     assert proc["counters"]["bytes_tx_shm"] == 11000 and proc["reasons"] == {"peer-not-xrdma": 1}
-    shm, tcp, listen = got["flows"]
+    shm, tcp = got["flows"]
     assert (shm["pid"], shm["carrier"], shm["reason"]) == (p.pid, "shm", "none")
     assert (shm["local_address"], shm["local_port"]) == ("127.0.0.1", 40001)
     assert shm["tx"]["bytes"] == {"tcp": 0, "shm": 1000, "rdma": 0}
     assert shm["rx"]["queue"] == 22 and shm["upgraded_ns"] >= shm["opened_ns"] > 0
     assert (tcp["peer_address"], tcp["peer_port"], tcp["role"]) == ("2001:db8::2", 40002, "server")
-    assert (listen["state"], listen["peer_address"], listen["peer_port"]) == ("LISTEN", None, 0)
+
+
+SERVER = """
+import socket, sys
+a = socket.create_server(("127.0.0.1", 0))
+b = socket.create_server(("::1", 0), family=socket.AF_INET6)
+print(a.getsockname()[1], b.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+def test_listeners_of_programs_under_xrdma(stat, publish, tmp_path):
+    publish()
+    env = {**os.environ, "XRDMA_STATS_DIR": str(tmp_path)}
+    argv = ["/usr/bin/python3", "-c", SERVER]
+    with subprocess.Popen([find("xrdma-run", "tools/xrdma-run"), *argv], stdin=subprocess.PIPE, env=env,
+                          stdout=subprocess.PIPE, text=True) as p, \
+            subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as plain:
+        v4, v6 = map(int, p.stdout.readline().split())
+        others = plain.stdout.readline().split()
+        table = rows(stat("-lnp").stdout)
+        mine = [r for r in table if r[-1].startswith("python3") and "[%d] " % p.pid in r[-1]]
+        assert sorted(r[:7] for r in mine) == [
+            ["LISTEN", "0", "0", "127.0.0.1:%d" % v4, "*:*", "tcp", "-"],
+            ["LISTEN", "0", "0", "[::1]:%d" % v6, "*:*", "tcp", "-"]]
+        assert not [r for r in table if r[3].split(":")[-1] in others]
+        assert not [r for r in table[1:] if r[0] != "LISTEN"]
+        states = [r[0] for r in rows(stat("-aln", "--pid=%d" % p.pid).stdout)[1:]]
+        assert states == ["LISTEN", "LISTEN"]
+        assert "ESTAB" in stat("-aln").stdout and "LISTEN" not in stat("-an").stdout
+        (f,) = [f for f in json.loads(stat("-lj").stdout)["flows"] if f["local_port"] == v4]
+        assert (f["pid"], f["state"], f["peer_address"]) == (p.pid, "LISTEN", None)
+        assert stat("-ln", "--program=nothing*").stdout.count("\n") == 1
+        p.stdin.close()
+        plain.stdin.close()
 
 
 def test_prometheus(stat, publish):
@@ -152,7 +184,7 @@ def test_a_crash_is_cleaned_up_unless_it_is_asked_for(stat, publish, tmp_path):
     publish("crash").end()
     assert len(list(own(tmp_path).iterdir())) == 1
     got = json.loads(stat("-j", "--dead").stdout)
-    assert got["processes"][0]["life"] == "dead" and len(got["flows"]) == 3
+    assert got["processes"][0]["life"] == "dead" and len(got["flows"]) == 2
     assert "(dead)" in stat("-anp", "--dead").stdout
     assert not json.loads(stat("-j").stdout)["processes"]
     assert not own(tmp_path).exists()

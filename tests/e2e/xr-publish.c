@@ -55,9 +55,6 @@ int main(int argc, char **argv)
 	xr_stats_flow_reason(f, XR_REASON_PEER_NOT_XRDMA);
 	xr_stats_tx(f, XR_CARRIER_TCP, 5);
 
-	f = xr_stats_flow_alloc(9, 0, XR_ROLE_ANY, addr("0.0.0.0", 6379), NULL);
-	xr_stats_flow_state(f, XR_STATE_LISTEN);
-
 	/* one that is over: only in the totals */
 	f = xr_stats_flow_alloc(10, 0, XR_ROLE_CLIENT, addr("127.0.0.1", 1), addr("127.0.0.1", 2));
 	xr_stats_tx(f, XR_CARRIER_SHM, 10000);
