@@ -82,6 +82,7 @@ struct xr_epreg {
 	uint8_t place;			/* enum xr_epplace */
 	uint8_t attached;		/* in the inner set */
 	uint8_t fired;			/* EPOLLONESHOT, until the next MOD */
+	uint8_t absent;			/* removed by the program, but still in the inner set */
 	uint8_t parked;			/* fired, and in no kernel set since the flow came back */
 	uint8_t armed;			/* XR_EP_ARM_* asked for and not answered */
 	uint8_t must_arm;

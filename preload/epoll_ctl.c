@@ -30,14 +30,76 @@ static int sys_ctl_program(int epfd, int op, int fd, struct epoll_event *ev)
 	return (int)xr_sys4(SYS_epoll_ctl, epfd, op, fd, ev);
 }
 
+static void reg_set(struct xr_epreg *r, const struct epoll_event *ev)
+{
+	r->events = ev->events | EPOLLERR | EPOLLHUP;
+	r->data = ev->data.u64;
+	r->parked = 0;
+	r->fired = 0;
+	r->absent = 0;
+	r->last = 0;
+	r->force = 1;
+	r->seq++;
+	if (r->attached) {
+		xr_ep_push(r);
+		xr_ep_kick(r->ep);
+	}
+}
+
+/*
+ * On a fabric no kernel set need change: a socket that the program removed stays in the
+ * inner set, silent, since many programs add it again for every request.  Returns 1 for
+ * what has to go the long way.
+ */
+static int ctl_quick(struct xr_epoll *ep, int op, int fd, struct xr_flow *f,
+		     const struct epoll_event *ev)
+{
+	struct xr_epreg *r;
+	int e = 1;
+
+	if (!f->priv->regs || !xr_load_relaxed(&ep->attached) || xr_ep_lock(ep))
+		return 1;
+	r = ep->fds ? reg_find(ep, f, fd) : NULL;
+	if (!r || !r->attached)
+		goto unlock;
+	if (op == EPOLL_CTL_ADD) {
+		if (!r->absent)
+			e = -EEXIST;
+		/* racy, but whoever registers the flow elsewhere finds this one under big */
+		if (e < 0 || (ev->events & EPOLLEXCLUSIVE) || r->ef->regs != r || r->flow_next)
+			goto unlock;
+		reg_set(r, ev);
+		e = 0;
+	} else if (r->absent) {
+		e = -ENOENT;
+	} else if (op == EPOLL_CTL_DEL) {
+		r->absent = 1;
+		r->seq++;
+		xr_ep_unlist(r);
+		e = 0;
+	} else if (ev->events & EPOLLEXCLUSIVE) {
+		e = -EINVAL;
+	} else {
+		reg_set(r, ev);
+		e = 0;
+	}
+unlock:
+	xr_ep_unlock(ep);
+	return e;
+}
+
 /* Both locks held.  The flow is on a fabric (or moving there). */
 static int ctl_add_attached(struct xr_epoll *ep, struct xr_flow *f, struct xr_epflow *ef, int fd,
 			    struct epoll_event *ev)
 {
-	struct xr_epreg *r;
+	struct xr_epreg *r = reg_find(ep, f, fd);
 	int e;
 
-	if (reg_find(ep, f, fd))
+	if (r && r->absent) {
+		reg_set(r, ev);
+		return 0;
+	}
+	if (r)
 		return -EEXIST;
 	r = xr_ep_reg_new(ep, f, ef, fd, ev);
 	if (!r)
@@ -75,39 +137,29 @@ static int ctl_add_plain(struct xr_epoll *ep, int epfd, struct xr_flow *f, struc
 	return 0;
 }
 
-static int ctl_mod(struct xr_epoll *ep, int epfd, struct xr_epreg *r, int fd,
-		   struct epoll_event *ev)
+static int ctl_mod(int epfd, struct xr_epreg *r, int fd, struct epoll_event *ev)
 {
 	int e = 0;
 
 	if (r->attached) {
-		if (ev->events & EPOLLEXCLUSIVE)
-			return -EINVAL;
+		/* moved to a fabric since ctl_quick looked */
+		e = r->absent ? -ENOENT : ev->events & EPOLLEXCLUSIVE ? -EINVAL : 0;
 	} else if (r->parked) {
 		e = sys_ctl_program(epfd, EPOLL_CTL_ADD, fd, ev);
 	} else {
 		e = sys_ctl_program(epfd, EPOLL_CTL_MOD, fd, ev);
 	}
-	if (e)
-		return e;
-	r->events = ev->events | EPOLLERR | EPOLLHUP;
-	r->data = ev->data.u64;
-	r->parked = 0;
-	r->fired = 0;
-	r->last = 0;
-	r->force = 1;
-	r->seq++;
-	if (r->attached) {
-		xr_ep_push(r);
-		xr_ep_kick(ep);
-	}
-	return 0;
+	if (!e)
+		reg_set(r, ev);
+	return e;
 }
 
 static int ctl_del(int epfd, struct xr_epreg *r, int fd, struct epoll_event *ev)
 {
 	int e = 0;
 
+	if (r->attached && r->absent)
+		return -ENOENT;
 	if (r->attached)
 		xr_ep_reg_leave(r);
 	else if (!r->parked)
@@ -129,7 +181,7 @@ static int ctl_flow(struct xr_epoll *ep, int epfd, int op, int fd, struct xr_flo
 					    ctl_add_plain(ep, epfd, f, ef, fd, ev);
 	r = reg_find(ep, f, fd);
 	if (op == EPOLL_CTL_MOD && r)
-		return ctl_mod(ep, epfd, r, fd, ev);
+		return ctl_mod(epfd, r, fd, ev);
 	if (op == EPOLL_CTL_DEL && r)
 		return ctl_del(epfd, r, fd, ev);
 	return sys_ctl_program(epfd, op, fd, ev);
@@ -157,7 +209,7 @@ static int ctl_keeps_tcp(struct xr_epoll *ep, struct xr_flow *f, const struct ep
 	if (xr_ep_big_lock())
 		return 0;
 	for (r = ef->regs; r; r = r->flow_next)
-		if (r->ep != ep)
+		if (r->ep != ep && !r->absent)
 			keep = 1;
 	xr_ep_big_unlock();
 	return keep;
@@ -199,6 +251,11 @@ int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 		if (!r && op == EPOLL_CTL_ADD)
 			xr_epoll_watch(fd);
 		return r;
+	}
+	if (ep && ep->gen == xr_ep_gen) {
+		r = ctl_quick(ep, op, fd, f, ev);
+		if (r != 1)
+			return r;
 	}
 	if (op == EPOLL_CTL_ADD && ctl_keeps_tcp(ep, f, ev)) {
 		xr_flow_stay_tcp(f, fd, ep && ep->gen == xr_ep_gen ? XR_REASON_EPOLL_EXCLUSIVE :

@@ -250,6 +250,10 @@ static void reg_detach(struct xr_epreg *r)
 
 	xr_ep_reg_leave(r);
 	r->seq++;
+	if (r->absent) {
+		xr_ep_reg_free(r);
+		return;
+	}
 	if (r->fired) {
 		/* no kernel registration says nothing at all; the next MOD makes one */
 		r->parked = 1;
@@ -398,18 +402,21 @@ unlock_big:
 void xr_epoll_flow_detach(struct xr_flow *f)
 {
 	struct xr_epflow *ef;
-	struct xr_epreg *r;
+	struct xr_epreg *r, *next;
 
 	if (!f->priv->regs || xr_ep_big_lock())
 		return;
 	ef = xr_ep_flow(f, 0);
 	if (!ef || !ef->attached)
 		goto unlock_big;
-	for (r = ef->regs; r; r = r->flow_next) {
-		if (!r->attached || xr_ep_lock(r->ep))
+	for (r = ef->regs; r; r = next) {
+		struct xr_epoll *ep = r->ep;
+
+		next = r->flow_next;
+		if (!r->attached || xr_ep_lock(ep))
 			continue;
 		reg_detach(r);
-		xr_ep_unlock(r->ep);
+		xr_ep_unlock(ep);
 	}
 	ef->attached = 0;
 	/* one that could not be locked goes when its epoll_wait meets it */
@@ -434,13 +441,15 @@ void xr_epoll_flow_closed(struct xr_flow *f)
 		return;
 	}
 	for (r = ef->regs; r; r = next) {
+		struct xr_epoll *ep = r->ep;
+
 		next = r->flow_next;
-		if (xr_ep_lock(r->ep))
+		if (xr_ep_lock(ep))
 			continue;
 		if (r->attached)
 			xr_ep_reg_leave(r);
 		xr_ep_reg_free(r);
-		xr_ep_unlock(r->ep);
+		xr_ep_unlock(ep);
 	}
 	if (!ef->regs)
 		xr_ep_flow_free(ef);
@@ -516,7 +525,7 @@ void xr_ep_adopt(struct xr_epoll *ep)
 			if (!r->attached || xr_fd_flow(r->fd) != r->flow)
 				continue;
 			xr_flow_retreat(r->flow, r->fd, XR_REASON_FORKED, 1000000000u);
-			if (!r->fired)
+			if (!r->fired && !r->absent)
 				xr_ep_sys_ctl(ep->outer, EPOLL_CTL_ADD, r->fd, r->events, r->data);
 		}
 	xr_store_relaxed(&ep->attached, 0);

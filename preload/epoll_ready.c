@@ -50,7 +50,7 @@ void xr_ep_push(struct xr_epreg *r)
 	r->ep->rested = 0;
 	if (r->busy)
 		r->again = 1;
-	else if (!r->fired)
+	else if (!r->fired && !r->absent)
 		ready_add(r);
 }
 
