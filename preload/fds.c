@@ -85,8 +85,10 @@ struct xr_fds_closing xr_fds_close_begin(int fd)
 
 void xr_fds_close_end(struct xr_fds_closing c)
 {
-	if (c.last)
-		xr_flow_release(entry_flow(c.entry));
+	if (!c.last)
+		return;
+	xr_flow_release(entry_flow(c.entry));
+	xr_flow_sweep();
 }
 
 int xr_fds_close(int fd)
@@ -161,4 +163,38 @@ void xr_fds_dup_end(uintptr_t e, int fd, int newfd)
 	}
 	if (f && newfd <= STDERR_FILENO)
 		to_standard(f, newfd);
+}
+
+/*
+ * A flow that this process inherited and now alone holds (a server that forks after
+ * accept): a flow of its own, which it may upgrade, takes the place of the parent's.
+ */
+void xr_fds_adopt(struct xr_flow *f, int fd)
+{
+	uint32_t path = xr_load_acquire(&f->path);
+	struct xr_flow *own;
+
+	if (path != XR_PATH_COUNT || xr_load_acquire(&f->procs) != 1 || f->upgrade_off || f->link ||
+	    xr_load_relaxed(&f->priv->fds) != 1 || registered(f) || xr_vfork_depth || !xr_active)
+		return;
+	own = xr_flow_new(fd, f->family, f->role == XR_FLOW_ACCEPT ? XR_FLOW_ACCEPT : XR_FLOW_UNSET,
+			  f->nonblock);
+	if (!own)
+		return;
+	/* before anybody can find it: the upgrade compares these with the kernel's counts */
+	xr_store_relaxed(&own->tcp_tx, xr_load_relaxed(&f->tcp_tx));
+	xr_store_relaxed(&own->tcp_rx, xr_load_relaxed(&f->tcp_rx));
+	own->turns = f->turns;
+	own->last_dir = f->last_dir;
+	own->rcvtimeo_ns = f->rcvtimeo_ns;
+	own->sndtimeo_ns = f->sndtimeo_ns;
+	own->rcvlowat = f->rcvlowat;
+	if (f->role != XR_FLOW_ACCEPT)
+		xr_flow_connecting(own, fd);
+	if (!xr_fd_swap(fd, (uintptr_t)f | XR_FD_FLOW, own, XR_FD_FLOW)) {
+		xr_flow_release(own);
+		return;
+	}
+	xr_fetch_sub(&f->priv->fds, 1);
+	xr_flow_release(f);
 }

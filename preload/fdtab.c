@@ -46,6 +46,13 @@ void xr_fd_set_new(int fd, void *p, enum xr_fd_kind kind)
 		xr_cas(&l2[(unsigned int)fd % XR_FDTAB_L2], &none, (uintptr_t)p | (uintptr_t)kind);
 }
 
+int xr_fd_swap(int fd, uintptr_t from, void *p, enum xr_fd_kind kind)
+{
+	_Atomic(uintptr_t) *l2 = fdtab_l2(fd, 0);
+
+	return l2 && xr_cas(&l2[(unsigned int)fd % XR_FDTAB_L2], &from, (uintptr_t)p | (uintptr_t)kind);
+}
+
 uintptr_t xr_fd_take(int fd)
 {
 	_Atomic(uintptr_t) *l2 = fdtab_l2(fd, 0);

@@ -53,6 +53,8 @@ static inline struct xr_epoll *xr_fd_epoll(int fd)
 uintptr_t xr_fd_set(int fd, void *p, enum xr_fd_kind kind);
 /* Sets the entry unless there is one. */
 void xr_fd_set_new(int fd, void *p, enum xr_fd_kind kind);
+/* Replaces the entry when it is this one: 1, else 0. */
+int xr_fd_swap(int fd, uintptr_t from, void *p, enum xr_fd_kind kind);
 /* Takes the entry out: exactly one of several racing callers gets it. */
 uintptr_t xr_fd_take(int fd);
 /* The first descriptor >= fd that has an entry, -1 when there is none. */

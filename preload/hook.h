@@ -98,6 +98,8 @@ static inline struct xr_flow *xr_hook_flow(int fd)
 			} else {								\
 				xr_flow_tcp_##dir##_end(f, fd, (moved) ? carry_n : -EAGAIN);	\
 			}									\
+			if (xr_unlikely((f)->owner_pid != xr_getpid()))				\
+				xr_fds_adopt(f, fd);						\
 			break;									\
 		}										\
 		carry_n;									\
@@ -157,5 +159,7 @@ void xr_fds_close_end(struct xr_fds_closing c);
 /* A duplicate of fd: take a reference before the real call, then name it or give it back. */
 uintptr_t xr_fds_dup_begin(int fd, int low);
 void xr_fds_dup_end(uintptr_t entry, int fd, int newfd);
+/* After I/O on an inherited flow: makes it one of this process when nobody else has it. */
+void xr_fds_adopt(struct xr_flow *f, int fd);
 
 #endif

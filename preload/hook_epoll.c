@@ -40,12 +40,15 @@ static int known(int epfd)
 
 XR_HOOK int epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 {
-	struct xr_flow *f;
+	struct xr_flow *f = xr_fd_flow(fd);
 
-	if (known(epfd))
+	if (known(epfd)) {
+		/* what is registered cannot change hands any more */
+		if (f && op == EPOLL_CTL_ADD && xr_unlikely(f->owner_pid != xr_getpid()))
+			xr_fds_adopt(f, fd);
 		return (int)xr_ret(xr_epoll_ctl(epfd, op, fd, ev));
+	}
 	/* an epoll file that came from elsewhere watches the kernel socket alone */
-	f = xr_fd_flow(fd);
 	if (f && !xr_vfork_depth && op != EPOLL_CTL_DEL)
 		xr_flow_stay_tcp(f, fd, XR_REASON_EPOLL_EXCLUSIVE);
 	return xr_real.epoll_ctl(epfd, op, fd, ev);

@@ -11,6 +11,7 @@ static void new_flow(int fd, int family, enum xr_flow_role role, int nonblock)
 	if (!xr_active)
 		return;
 	xr_fork_check();
+	xr_flow_sweep();
 	f = xr_flow_new(fd, family, role, nonblock);
 	if (f && xr_fd_set(fd, f, XR_FD_FLOW) == (uintptr_t)-1)
 		xr_flow_release(f);

@@ -13,6 +13,7 @@ int xr_active;
 static _Atomic uint32_t process_always = 1;
 _Atomic uint32_t *xr_process_alive = &process_always;
 
+static uint32_t process_is_child;		/* has flows of an ancestor */
 static __thread uint32_t process_forking;	/* this thread is in a fork that was prepared */
 
 #define PAGE	4096u
@@ -61,14 +62,33 @@ __attribute__((constructor)) static void process_constructor(void)
 
 /* ---- fork ------------------------------------------------------------------ */
 
+/* Flows of an ancestor are not in the slab of this process, but its children hold them too. */
+static void count_inherited(void *arg, int fd, uintptr_t entry)
+{
+	struct xr_flow *f = (struct xr_flow *)(entry & ~(uintptr_t)3);
+
+	if ((entry & 3) == XR_FD_FLOW && f->owner_pid != xr_getpid() && f->priv->fd == fd)
+		xr_fetch_add(&f->procs, *(const uint32_t *)arg);
+}
+
+static void fork_prepare(int undo)
+{
+	uint32_t n = undo ? (uint32_t)-1 : 1;
+
+	xr_flow_fork_prepare(undo);
+	if (process_is_child)
+		xr_fd_each(count_inherited, &n);
+}
+
 void xr_process_child(void)
 {
 	/* first: what follows passes hooks' checks */
 	xr_store_relaxed(xr_process_alive, 1);
 	/* before the process is known by its new id: the flows are counted for the parent's slab */
 	if (!process_forking)
-		xr_flow_fork_prepare(0);
+		fork_prepare(0);
 	process_forking = 0;
+	process_is_child = 1;
 	xr_vfork_depth = 0;
 	xr_process_forked();
 	xr_stats_after_fork();
@@ -89,7 +109,7 @@ void xr_process_fork_begin(void)
 	xr_fork_check();
 	/* counted once: a child that a vfork child forks has lost its way in our table */
 	if (!xr_vfork_depth)
-		xr_flow_fork_prepare(0);
+		fork_prepare(0);
 	process_forking = 1;
 }
 
@@ -99,7 +119,7 @@ void xr_process_fork_end(int failed)
 		return;
 	process_forking = 0;
 	if (failed)
-		xr_flow_fork_prepare(1);
+		fork_prepare(1);
 }
 
 /* ---- giving up ------------------------------------------------------------- */
