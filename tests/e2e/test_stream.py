@@ -54,11 +54,12 @@ def on_shm(env, live, n=1):
     if env.mode == "plain":
         return
     assert len(live) == (2 * n if env.mode == "both" else n), live
+    seen = [(f["role"], f["state"], f["carrier_tx"], f["carrier_rx"], f["reason"]) for f in live]
     for f in live:
         if env.mode == "both":
-            assert f["carrier"] == "shm", live
+            assert f["carrier"] == "shm", seen
         else:  # a connecting end still waits for a call
-            assert f["carrier"] == "tcp" and f["reason"] in ("peer-not-xrdma", "young"), live
+            assert f["carrier"] == "tcp" and f["reason"] in ("peer-not-xrdma", "young"), seen
 
 
 @pytest.mark.parametrize("io", IOS + IOS_BLOCKING)
