@@ -222,7 +222,8 @@ XR_HOOK ssize_t sendmsg(int fd, const struct msghdr *mh, int flags)
 {
 	struct xr_flow *f = xr_hook_find(fd);
 
-	if (xr_unlikely(mh->msg_controllen || flags & XR_SEND_KERNEL))
+	/* NULL: the kernel says EFAULT */
+	if (xr_likely(mh) && xr_unlikely(mh->msg_controllen || flags & XR_SEND_KERNEL))
 		sendmsg_prepare(f, fd, mh, flags);
 	return xr_likely(!f) ? xr_real.sendmsg(fd, mh, flags) : sendmsg_flow(f, fd, mh, flags);
 }
