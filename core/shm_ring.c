@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 #include "shm_ring.h"
+#include "shm_ring_tx.h"
 
 /*
  * With more than a quarter of the slots in flight the receiver is behind, and small
@@ -10,16 +11,6 @@
  * holds (n - n/4) chunks, whatever the size of the program's writes.
  */
 #define TX_CROWDED(tx)	((tx)->head - (tx)->done > ((tx)->mask + 1) / 4)
-
-static struct xr_shm_slot *tx_slot(const struct xr_shm_tx *tx, uint32_t seq)
-{
-	return &tx->slots[seq & tx->mask];
-}
-
-static struct xr_shm_meta *tx_meta(const struct xr_shm_tx *tx, uint32_t seq)
-{
-	return &tx->meta[seq & tx->mask];
-}
 
 void xr_shm_tx_init(struct xr_shm_tx *tx, struct xr_shm_dir *dir, uint32_t nslots,
 		    struct xr_shm_meta *meta, const struct xr_shm_chunks *chunks,
@@ -45,69 +36,6 @@ void xr_shm_tx_init(struct xr_shm_tx *tx, struct xr_shm_dir *dir, uint32_t nslot
 		xr_store_relaxed(&dir->gen, gen + 1);
 	}
 	xr_store_relaxed(&dir->consumed, XR_CONSUMED(1, 0));
-}
-
-/* The receiver's position, forced into what this end has published. */
-static void tx_position(struct xr_shm_tx *tx, uint64_t consumed, uint32_t *seq, uint32_t *byte)
-{
-	uint32_t s = XR_CONSUMED_SEQ(consumed), b = XR_CONSUMED_BYTE(consumed);
-
-	/* a position outside [done, head] is the peer's lie and can only hurt its own stream */
-	if (s - tx->done > tx->head - tx->done)
-		s = tx->done, b = 0;
-	if (s == tx->head)
-		b = 0;
-	else if (b > tx_meta(tx, s)->len)
-		b = tx_meta(tx, s)->len;
-	*seq = s;
-	*byte = b;
-}
-
-static void tx_chunk_close(struct xr_shm_tx *tx)
-{
-	uint32_t seq;
-
-	if (tx->chunk == XR_NO_CHUNK)
-		return;
-	/* the youngest slot that uses the chunk frees it; if all are reclaimed, do it now */
-	for (seq = tx->head; seq != tx->done; seq--) {
-		struct xr_shm_meta *m = tx_meta(tx, seq - 1);
-
-		if (m->chunk == tx->chunk) {
-			m->last = 1;
-			tx->chunk = XR_NO_CHUNK;
-			return;
-		}
-	}
-	tx->chunks.put(tx->chunks.ctx, tx->chunk);
-	tx->chunk = XR_NO_CHUNK;
-}
-
-static void tx_reclaim(struct xr_shm_tx *tx)
-{
-	/* acquire: pairs with the receiver's cas in commit, it has read what it lets go of */
-	uint64_t c = xr_load_acquire(&tx->dir->consumed);
-	uint32_t seq, byte;
-
-	if (xr_unlikely(c & XR_FROZEN)) {
-		tx->frozen = 1;
-		return;
-	}
-	tx_position(tx, c, &seq, &byte);
-	while (tx->done != seq) {
-		struct xr_shm_meta *m = tx_meta(tx, tx->done);
-
-		tx->acked += m->len;
-		if (m->last)
-			tx->chunks.put(tx->chunks.ctx, m->chunk);
-		m->last = 0;
-		m->chunk = XR_NO_CHUNK;
-		tx->done++;
-	}
-	tx->part = byte;
-	/* all consumed and nothing open: start over at the chunk's hot beginning */
-	if (tx->done == tx->head)
-		tx->fill = 0;
 }
 
 static uint64_t tx_inflight(const struct xr_shm_tx *tx)

@@ -108,6 +108,8 @@ struct xr_shm_slot {
 struct xr_shm_dir {
 	/* written by the receiver, FROZEN by either */
 	_Atomic uint64_t consumed __attribute__((aligned(XR_PAIRLINE)));
+	/* message face, written by the receiver: slots before this one are executed */
+	_Atomic uint32_t taken;
 	/* written by the receiver, read by the sender after each publication */
 	_Atomic uint64_t arm __attribute__((aligned(XR_PAIRLINE)));
 	_Atomic uint32_t ready;		/* the receiver can take over this direction */
