@@ -209,6 +209,19 @@ void xr_flow_stay_tcp(struct xr_flow *f, int fd, enum xr_reason why)
 	xr_fetch_and(&f->path, ~XR_PATH_COUNT);
 }
 
+void xr_flow_leave(struct xr_flow *f)
+{
+	/*
+	 * Both states are seq_cst: of two directions that come back at the same time at least
+	 * one sees the other.
+	 */
+	if (atomic_load(&f->rx_state) == XR_RX_TCP && atomic_load(&f->tx_state) == XR_TX_TCP)
+		xr_fetch_and(&f->path, ~XR_PATH_FABRIC);
+	xr_stats_flow_carrier(f->st, f->tx_state == XR_TX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
+			      f->rx_state == XR_RX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
+			      (uint32_t)f->link->peer_pid);
+}
+
 /* ---- accounting of kernel I/O -------------------------------------------- */
 
 static void flow_account(struct xr_flow *f, int fd, uint32_t dir, _Atomic uint64_t *total,
@@ -389,39 +402,60 @@ static void flow_detach_link(struct xr_flow *f)
 	xr_link_unref(l);
 }
 
+/*
+ * The slot must not become another flow: the peer may still read from it, or a forked
+ * child has it in its table and would take the new one for its own.
+ */
+static int flow_in_use(struct xr_flow *f)
+{
+	return xr_load_acquire(&f->procs) || (f->link && !flow_peer_done(f));
+}
+
+static void flow_reclaim(struct xr_flow *f)
+{
+	xr_store_release(&f->path, 0);
+	if (f->link)
+		flow_detach_link(f);
+	flow_free(f);
+}
+
 void xr_flow_release(struct xr_flow *f)
 {
+	uint32_t left;
+
 	xr_stats_add(XR_STAT_FLOWS_CLOSED, 1);
-	xr_fetch_sub(&f->procs, 1);
+	left = xr_fetch_sub(&f->procs, 1) - 1;
 	if (f->owner_pid != xr_getpid())
 		return;
-	xr_store_release(&f->path, 0);
-	if (f->link) {
-		if (!flow_peer_done(f))
-			xr_shm_link_progress(f->link);
-		if (!flow_peer_done(f)) {
-			slab_lock();
-			f->next_free = xr_slab.limbo;
-			xr_slab.limbo = f->index;
-			slab_unlock();
-			return;
-		}
-		flow_detach_link(f);
+	/* a forked child that still counts may take the flow over (xr_fds_adopt) */
+	xr_fetch_and(&f->path, left ? XR_PATH_COUNT : 0);
+	if (!f->link) {
+		xr_stats_flow_free(f->st);
+		f->st = NULL;
+	} else if (!flow_peer_done(f)) {
+		xr_shm_link_progress(f->link);
 	}
-	flow_free(f);
+	if (flow_in_use(f)) {
+		slab_lock();
+		f->next_free = xr_slab.limbo;
+		xr_slab.limbo = f->index;
+		slab_unlock();
+		return;
+	}
+	flow_reclaim(f);
 }
 
 void xr_flow_sweep(void)
 {
-	static _Atomic uint64_t last;
+	static _Atomic uint64_t last, period;
 	struct xr_flow_slab *s = &xr_slab;
 	uint64_t now, then = xr_load_relaxed(&last);
-	uint32_t i, done = UINT32_MAX, keep = UINT32_MAX;
+	uint32_t i, done = UINT32_MAX, keep = UINT32_MAX, kept = 0;
 
 	if (xr_likely(s->limbo == UINT32_MAX) || s->pid != xr_getpid())
 		return;
 	now = xr_now_ns();
-	if (now - then < 100000000u || !xr_cas(&last, &then, now))
+	if (now - then < xr_load_relaxed(&period) || !xr_cas(&last, &then, now))
 		return;
 	slab_lock();
 	i = s->limbo;
@@ -431,22 +465,24 @@ void xr_flow_sweep(void)
 		struct xr_flow *f = &s->flow[i];
 
 		i = f->next_free;
-		if (!flow_peer_done(f))
+		if (f->link && !flow_peer_done(f))
 			xr_shm_link_progress(f->link);
-		if (flow_peer_done(f)) {
+		if (!flow_in_use(f)) {
 			f->next_free = done;
 			done = f->index;
 		} else {
 			f->next_free = keep;
 			keep = f->index;
+			kept++;
 		}
 	}
+	/* children that were killed never let go: the longer the list, the rarer the look */
+	xr_store_relaxed(&period, 100000000u + 10000u * (uint64_t)kept);
 	for (; done != UINT32_MAX;) {
 		struct xr_flow *f = &s->flow[done];
 
 		done = f->next_free;
-		flow_detach_link(f);
-		flow_free(f);
+		flow_reclaim(f);
 	}
 	slab_lock();
 	while (keep != UINT32_MAX) {

@@ -18,6 +18,9 @@
  *	  ^                                                                |
  *	  +---------------- retained bytes are in the kernel --------------+
  *
+ * The hooks keep carrying both directions (XR_PATH_RX, XR_PATH_TX stay set) until both are
+ * on TCP again, so that a reader finishes a replay that the writer's end still owes.
+ *
  * END (the FIN of the fabric) and what the kernel socket says about the peer's life
  * end a direction.  All of it is in flow.c, flow_rx.c and flow_tx.c.
  *
@@ -80,7 +83,7 @@ struct xr_flow {
 
 	/* receive direction: rx_lock */
 	struct xr_lock rx_lock __attribute__((aligned(XR_PAIRLINE)));
-	uint32_t rx_state;
+	_Atomic uint32_t rx_state;	/* written under rx_lock; others look */
 	uint64_t drain_left;		/* bytes still to come over TCP before the ring */
 	uint32_t rx_end;		/* END taken: 1, with XR_END_CLOSE: 3 */
 	uint32_t rx_shut;		/* the program did SHUT_RD */
@@ -92,7 +95,7 @@ struct xr_flow {
 
 	/* send direction: tx_lock */
 	struct xr_lock tx_lock __attribute__((aligned(XR_PAIRLINE)));
-	uint32_t tx_state;
+	_Atomic uint32_t tx_state;	/* written under tx_lock; others look */
 	uint32_t tx_shut;		/* the program did SHUT_WR: END is published */
 	uint32_t tx_kfin;		/* kernel shutdown(SHUT_WR) done */
 	uint64_t tx_checked;		/* cycle count of the last look at the kernel socket */
@@ -255,6 +258,12 @@ int xr_ksock_offsets(int fd, uint64_t *written, uint64_t *read);
 /* poll(2) bits of one direction, its lock held; UINT32_MAX: it is back on TCP. */
 uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd);
 uint32_t xr_flow_tx_poll(struct xr_flow *f, int fd);
+
+/*
+ * A direction has come back to the kernel socket: once both have, the hooks let go of the
+ * flow.  Called after the direction's state was set, under its lock.
+ */
+void xr_flow_leave(struct xr_flow *f);
 
 /* With tx_lock held. */
 int xr_flow_tx_push_replay(struct xr_flow *f, int fd);

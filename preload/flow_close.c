@@ -109,7 +109,7 @@ static void close_sole(struct xr_flow *f, int fd)
 	if (xr_lock(&f->tx_lock))
 		return;
 	if (f->tx_state == XR_TX_RING) {
-		r = close_publish_end(f, 1, &waiter);
+		r = xr_shm_tx_is_frozen(&f->tx) ? -ESTALE : close_publish_end(f, 1, &waiter);
 		if (r == -ESTALE) {
 			xr_shm_tx_freeze(&f->tx);
 			f->tx_state = XR_TX_REPLAY;
@@ -213,13 +213,11 @@ int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait
 		f->rx_state = XR_RX_TCP;
 		froze = 1;
 	}
-	xr_fetch_and(&f->path, ~XR_PATH_RX);
 	if (f->tx_state == XR_TX_RING) {
 		xr_shm_tx_freeze(&f->tx);
 		f->tx_state = XR_TX_REPLAY;
-	} else if (f->tx_state == XR_TX_TCP) {
-		xr_fetch_and(&f->path, ~XR_PATH_TX);
 	}
+	xr_flow_leave(f);
 	if (f->tx_state == XR_TX_REPLAY)
 		r = xr_flow_tx_push_replay(f, fd);
 	/* whoever sleeps at the other end in a read wakes up and sees that we froze it */
@@ -244,7 +242,8 @@ int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait
 			r = 0;
 	}
 	xr_unlock(&f->tx_lock);
-	if (f->owner_pid == xr_getpid())
+	/* with a replay pending the hooks, and the epoll files, still carry the flow */
+	if (f->owner_pid == xr_getpid() && !(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
 		xr_epoll_flow_detach(f);
 	return r;
 }

@@ -110,7 +110,8 @@ uint32_t xr_flow_kernel_mask(struct xr_flow *f, uint32_t mask)
 	 */
 	if (!f->rx_dead)
 		ev |= POLLIN | POLLRDHUP;
-	if ((mask & POLLOUT) && f->tx_state != XR_TX_RING)
+	/* who reads finishes the replay of a writer that is away */
+	if (f->tx_state == XR_TX_REPLAY || ((mask & POLLOUT) && f->tx_state != XR_TX_RING))
 		ev |= POLLOUT;
 	return ev;
 }

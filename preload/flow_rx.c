@@ -103,9 +103,7 @@ static int rx_take_start(struct xr_flow *f, const struct xr_view *v)
 static void rx_to_tcp(struct xr_flow *f)
 {
 	f->rx_state = XR_RX_TCP;
-	xr_fetch_and(&f->path, ~XR_PATH_RX);
-	xr_stats_flow_carrier(f->st, f->tx_state == XR_TX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
-			      XR_CARRIER_TCP, (uint32_t)f->link->peer_pid);
+	xr_flow_leave(f);
 	if (!f->rx_dead)
 		xr_stats_add(XR_STAT_RETREATS, 1);
 }
@@ -142,6 +140,21 @@ static void rx_look_kernel(struct xr_flow *f, int fd)
 	f->rx_dead |= ev & (POLLRDHUP | POLLHUP | POLLERR);
 }
 
+/* The kernel socket carries the direction while the hooks still carry the flow. */
+static ssize_t rx_tcp(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, int flags)
+{
+	ssize_t n;
+
+	if (!(xr_load_acquire(&f->path) & XR_PATH_RX))
+		return -EREMOTEIO;
+	n = rx_kernel(fd, d, len, flags);
+	if (n > 0 && !(flags & MSG_PEEK)) {
+		atomic_fetch_add_explicit(&f->tcp_rx, (uint64_t)n, memory_order_relaxed);
+		xr_stats_rx(f->st, XR_CARRIER_TCP, (uint64_t)n);
+	}
+	return n;
+}
+
 /* The ring is empty, END was not seen, and the kernel says that the peer is gone. */
 static ssize_t rx_peer_gone(struct xr_flow *f, int fd, struct rx_dst *d, int flags)
 {
@@ -149,7 +162,7 @@ static ssize_t rx_peer_gone(struct xr_flow *f, int fd, struct rx_dst *d, int fla
 
 	if (xr_shm_rx_is_frozen(&f->rx)) {
 		rx_to_tcp(f);
-		return -EREMOTEIO;
+		return rx_tcp(f, fd, d, 1, flags);
 	}
 	/* an RST shows as an error of the socket; taking it here clears it, as recv would */
 	n = rx_kernel(fd, d, 1, flags | MSG_PEEK);
@@ -180,7 +193,8 @@ static void rx_maybe_fin(struct xr_flow *f, int fd)
 	}
 }
 
-#define RX_NONE	((ssize_t)-EAGAIN)
+#define RX_NONE		((ssize_t)-EAGAIN)
+#define RX_MOVED	((ssize_t)-EREMOTEIO)	/* internal: look again, another source */
 
 /* From the ring: > 0 bytes, 0 EOF, RX_NONE, or an error. */
 static ssize_t rx_ring(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, int flags)
@@ -257,7 +271,7 @@ static ssize_t rx_ring(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 		return rx_corrupt(f, fd);
 	if (xr_shm_rx_is_frozen(&f->rx)) {
 		rx_to_tcp(f);
-		return -EREMOTEIO;
+		return RX_MOVED;
 	}
 	if (flags & MSG_PEEK && xr_flow_peer_state(f) & XR_DIR_ENDED) {
 		r = xr_shm_rx_peek(&f->rx, &v);
@@ -285,7 +299,7 @@ static int rx_try_start(struct xr_flow *f, int fd)
 	if (r == -EPROTO)
 		return rx_corrupt(f, fd);
 	rx_to_tcp(f);
-	return -EREMOTEIO;
+	return 1;
 }
 
 /* The backlog is a walk over the ring: exact when the read emptied it, else sampled. */
@@ -308,17 +322,12 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 	ssize_t n;
 	int r;
 
-	switch (f->rx_state) {
+	switch (xr_load_relaxed(&f->rx_state)) {
 	case XR_RX_READY:
 		r = rx_try_start(f, fd);
 		if (r)
 			return r < 0 ? r : rx_some(f, fd, d, len, flags);
-		n = rx_kernel(fd, d, len, flags);
-		if (n > 0 && !(flags & MSG_PEEK)) {
-			atomic_fetch_add_explicit(&f->tcp_rx, (uint64_t)n, memory_order_relaxed);
-			xr_stats_rx(f->st, XR_CARRIER_TCP, (uint64_t)n);
-		}
-		return n;
+		return rx_tcp(f, fd, d, len, flags);
 	case XR_RX_DRAIN:
 		n = rx_kernel(fd, d, len < f->drain_left ? len : f->drain_left, flags);
 		if (n > 0 && !(flags & MSG_PEEK)) {
@@ -330,6 +339,8 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 		return n;
 	case XR_RX_RING:
 		n = rx_ring(f, fd, d, len, flags);
+		if (xr_unlikely(n == RX_MOVED))
+			return rx_tcp(f, fd, d, len, flags);
 		if (n > 0 && !(flags & MSG_PEEK))
 			rx_stats(f, (size_t)n, len);
 		if (xr_likely(n != RX_NONE))
@@ -339,13 +350,13 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 		if (f->rx_dead) {
 			/* the peer's memory is final once its FIN shows: look once more */
 			n = rx_ring(f, fd, d, len, flags);
-			if (n == RX_NONE)
-				n = rx_peer_gone(f, fd, d, flags);
-			return n;
+			if (n == RX_MOVED)
+				return rx_tcp(f, fd, d, len, flags);
+			return n == RX_NONE ? rx_peer_gone(f, fd, d, flags) : n;
 		}
 		return f->rx_shut ? 0 : RX_NONE;
 	default:
-		return -EREMOTEIO;
+		return rx_tcp(f, fd, d, len, flags);
 	}
 }
 
@@ -368,9 +379,8 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 
 	if (xr_unlikely(f->owner_pid != xr_getpid())) {
 		xr_flow_retreat(f, fd, XR_REASON_FORKED, 0);
-		if (xr_load_acquire(&f->path) & XR_PATH_RX)
-			return -EAGAIN;
-		return -EREMOTEIO;
+		if (!(xr_load_acquire(&f->path) & XR_PATH_RX))
+			return -EREMOTEIO;
 	}
 	target = flags & MSG_WAITALL ? len : f->rcvlowat < len ? f->rcvlowat : len;
 	if (!target)
@@ -441,14 +451,15 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 
 	if (f->rx_state == XR_RX_READY)
 		rx_try_start(f, fd);
-	switch (f->rx_state) {
-	case XR_RX_READY:
-	case XR_RX_DRAIN:
-		return xr_ksock_poll(fd, POLLIN | POLLRDHUP | POLLPRI);
+	switch (xr_load_relaxed(&f->rx_state)) {
 	case XR_RX_RING:
 		break;
+	case XR_RX_TCP:
+		if (!(xr_load_acquire(&f->path) & XR_PATH_RX))
+			return UINT32_MAX;
+		/* fall through */
 	default:
-		return UINT32_MAX;
+		return xr_ksock_poll(fd, POLLIN | POLLRDHUP | POLLPRI);
 	}
 	if (f->rx_end || (xr_flow_peer_state(f) & XR_DIR_ENDED))
 		mask |= POLLRDHUP;
@@ -457,7 +468,7 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 		r = -ESTALE;
 	if (r == -ESTALE) {
 		rx_to_tcp(f);
-		return UINT32_MAX;
+		return xr_flow_rx_poll(f, fd);
 	}
 	if (r)
 		return mask | POLLIN;
@@ -466,7 +477,7 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 	if (f->rx_dead) {
 		if (xr_shm_rx_is_frozen(&f->rx)) {
 			rx_to_tcp(f);
-			return UINT32_MAX;
+			return xr_flow_rx_poll(f, fd);
 		}
 		/* final: whatever is in the ring is readable, or the end is */
 		ev = f->rx_dead & (POLLRDHUP | POLLHUP | POLLERR);

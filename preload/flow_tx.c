@@ -47,10 +47,7 @@ void xr_flow_tell(struct xr_flow *f, uint32_t waiter)
 void xr_flow_tx_to_tcp(struct xr_flow *f)
 {
 	f->tx_state = XR_TX_TCP;
-	xr_fetch_and(&f->path, ~XR_PATH_TX);
-	xr_stats_flow_carrier(f->st, XR_CARRIER_TCP,
-			      f->rx_state == XR_RX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
-			      (uint32_t)f->link->peer_pid);
+	xr_flow_leave(f);
 }
 
 /*
@@ -147,15 +144,42 @@ static void tx_gauges(struct xr_flow *f)
 	xr_stats_gauge32(&f->st->tx.credits, f->tx.mask + 1 > used ? f->tx.mask + 1 - used : 0);
 }
 
+/* The kernel socket carries the direction while the hooks still carry the flow. */
+static ssize_t tx_tcp(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, size_t skip,
+		      int flags)
+{
+	struct iovec v[16];
+	ssize_t n;
+	int i = 0;
+
+	if (!(xr_load_acquire(&f->path) & XR_PATH_TX))
+		return -EREMOTEIO;
+	for (; cnt && i < 16; iov++, cnt--) {
+		if (skip >= iov->iov_len) {
+			skip -= iov->iov_len;
+			continue;
+		}
+		v[i].iov_base = (uint8_t *)iov->iov_base + skip;
+		v[i++].iov_len = iov->iov_len - skip;
+		skip = 0;
+	}
+	n = xr_ksock_send(fd, v, i, flags & MSG_MORE);
+	if (n > 0) {
+		atomic_fetch_add_explicit(&f->tcp_tx, (uint64_t)n, memory_order_relaxed);
+		xr_stats_tx(f->st, XR_CARRIER_TCP, (uint64_t)n);
+	}
+	return n;
+}
+
 /* One attempt under tx_lock.  > 0, TX_NONE, -EREMOTEIO, errors. */
 static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, size_t skip,
-		       size_t len, uint32_t *waiter)
+		       size_t len, int flags, uint32_t *waiter)
 {
 	ssize_t n;
 	int r;
 
 	*waiter = 0;
-	switch (f->tx_state) {
+	switch (xr_load_relaxed(&f->tx_state)) {
 	case XR_TX_RING:
 		if (xr_unlikely(f->tx_shut))
 			return -EPIPE;
@@ -163,7 +187,7 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 			/* nobody reads the ring any more: the kernel gives the answer TCP gives */
 			xr_shm_tx_freeze(&f->tx);
 			xr_flow_tx_to_tcp(f);
-			return -EREMOTEIO;
+			return tx_tcp(f, fd, iov, cnt, skip, flags);
 		}
 		n = xr_shm_tx_send(&f->tx, iov, cnt, skip, len);
 		if (n > 0) {
@@ -183,9 +207,11 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 		/* fall through */
 	case XR_TX_REPLAY:
 		r = xr_flow_tx_push_replay(f, fd);
-		return r == -EAGAIN ? TX_NONE : -EREMOTEIO;
+		if (r == -EAGAIN)
+			return TX_NONE;
+		/* fall through */
 	default:
-		return -EREMOTEIO;
+		return tx_tcp(f, fd, iov, cnt, skip, flags);
 	}
 }
 
@@ -217,7 +243,7 @@ ssize_t xr_flow_send(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 
 		if (xr_lock(&f->tx_lock))
 			return done ? (ssize_t)done : -EAGAIN;
-		n = tx_some(f, fd, iov, cnt, done, len - done, &waiter);
+		n = tx_some(f, fd, iov, cnt, done, len - done, flags, &waiter);
 		xr_unlock(&f->tx_lock);
 		if (waiter)
 			xr_flow_tell(f, waiter);
@@ -228,8 +254,11 @@ ssize_t xr_flow_send(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 		} else if (n != TX_NONE) {
 			return done ? (ssize_t)done : n == -EREMOTEIO ? n : tx_error(n, flags);
 		}
-		if (nonblock)
+		if (nonblock) {
+			/* as SOCK_NOSPACE: space that comes from now on is an edge */
+			xr_epoll_flow_full(f);
 			return done ? (ssize_t)done : -EAGAIN;
+		}
 		if (f->sndtimeo_ns && !deadline)
 			deadline = xr_now_ns() + f->sndtimeo_ns;
 		n = xr_wait_flow(f, fd, POLLOUT, deadline);
@@ -262,7 +291,7 @@ uint32_t xr_flow_tx_poll(struct xr_flow *f, int fd)
 
 	if (f->tx_state == XR_TX_RING && xr_shm_tx_is_frozen(&f->tx))
 		tx_start_replay(f);
-	switch (f->tx_state) {
+	switch (xr_load_relaxed(&f->tx_state)) {
 	case XR_TX_RING:
 		if (f->tx_shut || (xr_flow_peer_state(f) & XR_DIR_CLOSED))
 			return POLLOUT;
@@ -272,8 +301,9 @@ uint32_t xr_flow_tx_poll(struct xr_flow *f, int fd)
 	case XR_TX_REPLAY:
 		if (xr_flow_tx_push_replay(f, fd) == -EAGAIN)
 			return 0;
-		return UINT32_MAX;
+		/* fall through */
+	case XR_TX_TCP:
 	default:
-		return UINT32_MAX;
+		return xr_load_acquire(&f->path) & XR_PATH_TX ? xr_ksock_poll(fd, POLLOUT) : UINT32_MAX;
 	}
 }
