@@ -196,7 +196,9 @@ def test_nothing_is_left_behind(env, victim):
 def xrt_kill(env, victim, args, delay, sig=signal.SIGKILL):
     s = env.start("server", [harness.prog("xrt"), "server", *args])
     port = s.json()["port"]
-    c = env.start("client", [harness.prog("xrt"), "client", "--port=%d" % port, *args])
+    c = env.start("client", [harness.prog("xrt"), "client", "--port=%d" % port, "--hold=1", *args])
+    c.json()  # stands
+    c.say("run\n")
     time.sleep(delay)
     dead, other = (c, s) if victim == "client" else (s, c)
     dead.kill(sig)

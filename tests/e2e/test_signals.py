@@ -27,7 +27,10 @@ def test_alarm_interrupts_send(live):
     live.client.ok("sigaction", ALRM, "catch")
     live.c.fill()
     live.client.ok("timer", 20000, 20000)
-    r = live.c.send(100000, timeout=5)
+    for _ in range(5):  # the kernel may find room for a part yet, and then returns that
+        r = live.c.send(100000, timeout=5)
+        if r.ret < 0:
+            break
     live.client.ok("timer", 0, 0)
     assert r.err == "EINTR", r
 

@@ -81,21 +81,27 @@ static uint64_t sum(uint64_t h, const uint8_t *b, size_t n)
 	return h;
 }
 
-static atomic_flag held_once = ATOMIC_FLAG_INIT;
+static _Atomic uint64_t next_hold;
 
-/* The program stops here, its flow live, until the test has looked and closes or writes our stdin. */
-static void hold(struct conn *c)
+/*
+ * The program stops here, its flow live, until the test has looked and says so on our stdin: "go"
+ * to stop again after as many bytes more, anything else to run through.
+ */
+static void hold(struct conn *c, uint64_t at)
 {
-	char go[64];
+	char go[64] = "";
 	ssize_t n;
 
-	if (atomic_flag_test_and_set(&held_once)) /* another connection has been the one */
+	/* one connection, one of its threads */
+	if (!atomic_compare_exchange_strong(&next_hold, &at, UINT64_MAX))
 		return;
 	printf("{\"hold\": %d, \"tx\": %lu, \"rx\": %lu}\n", c->id, c->tx_off, c->rx_off);
 	fflush(stdout);
 	do
 		n = read(STDIN_FILENO, go, sizeof(go));
 	while (n < 0 && errno == EINTR);
+	if (n > 0 && go[0] == 'g')
+		atomic_store(&next_hold, c->tx_off + c->rx_off + c->o->hold);
 }
 
 static void shut(struct conn *c)
@@ -109,6 +115,7 @@ static void shut(struct conn *c)
 
 int conn_tx(struct conn *c)
 {
+	uint64_t at;
 	size_t len;
 	ssize_t n;
 
@@ -123,8 +130,9 @@ int conn_tx(struct conn *c)
 	}
 	if (!c->tx_room)
 		return 0;
-	if (c->o->hold && c->tx_off + c->rx_off >= c->o->hold)
-		hold(c);
+	at = atomic_load(&next_hold);
+	if (c->tx_off + c->rx_off >= at)
+		hold(c, at);
 	len = segment(c->o, &c->rng_tx, c->tx_room);
 	pattern_fill(c->tx_key, c->tx_off, c->txbuf, len);
 	n = c->o->io->tx(c, c->txbuf, len);
@@ -411,6 +419,7 @@ int main(int argc, char **argv)
 	}
 	if (!o.io || wait_find(o.wait) || !o.turn || o.seg < 1 || o.seg > XRT_BUF || o.conns < 1)
 		usage();
+	next_hold = o.hold ? o.hold : UINT64_MAX;
 	signal(SIGPIPE, SIG_IGN);
 	c = calloc(o.conns, sizeof(*c));
 	open_conns(&o, c);
