@@ -16,6 +16,28 @@ struct link_msg {
 	uint32_t waiter;
 };
 
+/* Bytes of own arenas in use by directions and chunks, all links of the process together. */
+static _Atomic uint64_t link_used, link_budget = UINT64_MAX;
+
+void xr_shm_budget(uint64_t bytes)
+{
+	xr_store_relaxed(&link_budget, bytes);
+}
+
+uint64_t xr_shm_used(void)
+{
+	return xr_load_relaxed(&link_used);
+}
+
+/* 1 when n more bytes are within the budget, and taken. */
+static int link_charge(uint64_t n)
+{
+	if (xr_fetch_add(&link_used, n) + n <= xr_load_relaxed(&link_budget))
+		return 1;
+	xr_fetch_sub(&link_used, n);
+	return 0;
+}
+
 static void link_lock(struct xr_shm_link *l)
 {
 	uint32_t free;
@@ -73,6 +95,8 @@ void xr_shm_link_free(struct xr_shm_link *l)
 		if (xr_load_relaxed(&l->bell_tx[w]))
 			xr_fd_close(xr_load_relaxed(&l->bell_tx[w]) - 1);
 	}
+	/* whatever was not given back goes with the arena */
+	xr_fetch_sub(&link_used, (uint64_t)l->chunks_used * XR_CHUNK);
 	xr_fd_close(l->conn);
 	xr_shm_arena_destroy(&l->own);
 	xr_shm_arena_destroy(&l->peer);
@@ -81,8 +105,11 @@ void xr_shm_link_free(struct xr_shm_link *l)
 
 uint64_t xr_shm_link_dir_get(struct xr_shm_link *l)
 {
+	uint64_t size = XR_DIR_BYTES(l->own.hdr.dir_slots);
 	uint32_t i;
 
+	if (!link_charge(size))
+		return 0;
 	link_lock(l);
 	i = l->dir_free;
 	if (i != UINT32_MAX)
@@ -90,9 +117,11 @@ uint64_t xr_shm_link_dir_get(struct xr_shm_link *l)
 	else if (l->dir_fresh < l->own.hdr.ndirs)
 		i = l->dir_fresh++;
 	link_unlock(l);
-	if (i == UINT32_MAX)
+	if (i == UINT32_MAX) {
+		xr_fetch_sub(&link_used, size);
 		return 0;
-	return l->own.hdr.dir_off + (uint64_t)i * XR_DIR_BYTES(l->own.hdr.dir_slots);
+	}
+	return l->own.hdr.dir_off + (uint64_t)i * size;
 }
 
 void xr_shm_link_dir_put(struct xr_shm_link *l, uint64_t off)
@@ -103,6 +132,7 @@ void xr_shm_link_dir_put(struct xr_shm_link *l, uint64_t off)
 	l->dir_next[i] = l->dir_free;
 	l->dir_free = i;
 	link_unlock(l);
+	xr_fetch_sub(&link_used, XR_DIR_BYTES(l->own.hdr.dir_slots));
 }
 
 struct xr_shm_dir *xr_shm_link_peer_dir(struct xr_shm_link *l, uint64_t off)
@@ -124,6 +154,8 @@ static uint32_t link_chunk_get(void *ctx)
 	/* a forked child may replay what its parent left, never take more of the parent's arena */
 	if (xr_unlikely(l->owner_pid != xr_getpid()))
 		return XR_NO_CHUNK;
+	if (xr_unlikely(!link_charge(XR_CHUNK)))
+		return XR_NO_CHUNK;
 	link_lock(l);
 	/* last in, first out: the chunk given back last is the one in the cache */
 	i = l->chunk_free;
@@ -134,6 +166,8 @@ static uint32_t link_chunk_get(void *ctx)
 	if (i != UINT32_MAX)
 		l->chunks_used++;
 	link_unlock(l);
+	if (xr_unlikely(i == UINT32_MAX))
+		xr_fetch_sub(&link_used, XR_CHUNK);
 	return i;
 }
 
@@ -148,6 +182,7 @@ static void link_chunk_put(void *ctx, uint32_t i)
 	l->chunk_free = i;
 	l->chunks_used--;
 	link_unlock(l);
+	xr_fetch_sub(&link_used, XR_CHUNK);
 }
 
 void xr_shm_link_chunks(struct xr_shm_link *l, struct xr_shm_chunks *c)

@@ -106,6 +106,13 @@ struct xr_shm_link *xr_shm_link_new(int conn, const struct xr_shm_arena *own,
 /* Unmaps everything; no flow may refer to the link any more. */
 void xr_shm_link_free(struct xr_shm_link *l);
 
+/*
+ * The budget of the process: beyond it no direction is to be had (the flow stays on TCP)
+ * and no chunk (windows shrink to what the slots themselves hold).
+ */
+void xr_shm_budget(uint64_t bytes);
+uint64_t xr_shm_used(void);
+
 /* A direction block in the own arena, zeroed; returns its arena offset or 0. */
 uint64_t xr_shm_link_dir_get(struct xr_shm_link *l);
 void xr_shm_link_dir_put(struct xr_shm_link *l, uint64_t off);

@@ -104,6 +104,7 @@ int xr_flow_init(void)
 	s->meta = xr_map_family(n * slots * sizeof(*s->meta));
 	if (!s->meta)
 		goto unmap_priv;
+	xr_shm_budget(xr_cfg.max_memory);
 	s->max = (uint32_t)n;
 	s->slots = (uint32_t)slots;
 	s->fresh = 0;

@@ -12,12 +12,10 @@
 #include "ready.h"
 #include "upgrade.h"
 
-static struct xr_upgrade up_table[XR_UP_MAX];	/* entries claimed under up_lock */
+struct xr_upgrade xr_up_table[XR_UP_MAX];	/* entries claimed under up_lock */
 static _Atomic uint32_t up_lock;
 static _Atomic uint32_t up_none;	/* rounds in which no entry was free */
 
-#define UP_ARENA	(512ull << 20)
-#define UP_ARENA_SMALL	(32ull << 20)
 #define UP_NEVER_TURNS	UINT32_MAX
 #define UP_NEVER_BYTES	UINT64_MAX
 
@@ -30,8 +28,8 @@ static struct xr_upgrade *up_claim(struct xr_flow *f)
 	if (!xr_cas(&up_lock, &free, 1))
 		return NULL;
 	for (i = 0; i < XR_UP_MAX && !u; i++)
-		if (!up_table[i].f)
-			u = &up_table[i];
+		if (!xr_up_table[i].f)
+			u = &xr_up_table[i];
 	if (u) {
 		memset(u, 0, sizeof(*u));
 		u->f = f;
@@ -79,12 +77,11 @@ static void up_later(struct xr_flow *f, uint32_t turns, uint64_t bytes)
 	f->need_bytes = xr_load_relaxed(&f->tcp_tx) + xr_load_relaxed(&f->tcp_rx) + bytes;
 }
 
-/* tx_lock held; the caller has taken the fabric path out of use, or never into it. */
-static void up_fail(struct xr_upgrade *u, enum xr_reason why)
+/* The handshake ends without result; what it named to the peer is marked gone. */
+static void up_drop(struct xr_upgrade *u)
 {
 	struct xr_flow *f = u->f;
 
-	xr_stats_add(XR_STAT_UPGRADE_FAILED, 1);
 	if (u->state >= XR_UP_EXCHANGED) {
 		/* the link's reference is the flow's */
 		u->link = NULL;
@@ -98,6 +95,15 @@ static void up_fail(struct xr_upgrade *u, enum xr_reason why)
 		f->link = NULL;
 	}
 	up_free(u);
+}
+
+/* tx_lock held; the caller has taken the fabric path out of use, or never into it. */
+static void up_fail(struct xr_upgrade *u, enum xr_reason why)
+{
+	struct xr_flow *f = u->f;
+
+	xr_stats_add(XR_STAT_UPGRADE_FAILED, 1);
+	up_drop(u);
 	up_give_up(f, why);
 }
 
@@ -167,131 +173,6 @@ static enum xr_reason up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t)
 		return r == -EMFILE || r == -ENFILE ? XR_REASON_LIMIT_FDS :
 						      XR_REASON_PROOF_UNAVAILABLE;
 	return XR_REASON_NONE;
-}
-
-static enum xr_reason up_errno_reason(int r)
-{
-	switch (r) {
-	case -EMFILE:
-	case -ENFILE:
-		return XR_REASON_LIMIT_FDS;
-	case -ENOMEM:
-	case -EFBIG:
-	case -ENOSPC:
-		return XR_REASON_LIMIT_MEMORY;
-	case -EADDRINUSE:
-		return XR_REASON_RENDEZVOUS_BUSY;
-	case -EPROTONOSUPPORT:
-		return XR_REASON_VERSION_MISMATCH;
-	case -EACCES:
-		return XR_REASON_PROOF_FAILED;
-	case -EBADMSG:
-	case -EPROTO:
-		return XR_REASON_BAD_HANDSHAKE;
-	default:
-		return XR_REASON_RENDEZVOUS_FAILED;
-	}
-}
-
-/* ---- pieces of the handshake ---------------------------------------------- */
-
-static void up_msg_init(struct xr_upgrade *u, struct xr_up_msg *m, enum xr_up_type type)
-{
-	memset(m, 0, sizeof(*m));
-	m->magic = XR_UP_MAGIC;
-	m->version = XR_UP_VERSION;
-	m->type = (uint32_t)type;
-	m->size = sizeof(*m);
-	memcpy(m->uuid, xr_uuid, 16);
-	m->nonce = u->nonce;
-	m->echo = u->peer_nonce;
-	m->cookie = u->f->index;
-	m->tuple = u->tuple;
-}
-
-static int up_arena(struct xr_upgrade *u)
-{
-	uint64_t size = xr_cfg.max_memory < UP_ARENA ? xr_cfg.max_memory : UP_ARENA;
-	int r;
-
-	if (u->arena.base)
-		return 0;
-	r = xr_shm_arena_create(&u->arena, size, xr_slab.slots);
-	if (r && r != -EMFILE && r != -ENFILE)
-		r = xr_shm_arena_create(&u->arena, UP_ARENA_SMALL, xr_slab.slots);
-	return r;
-}
-
-/* Must be done before the peer is told of the block: from then on it writes there. */
-static void up_tx_init(struct xr_upgrade *u, const struct xr_shm_arena *a, uint64_t off)
-{
-	static const struct xr_shm_chunks none;
-	struct xr_flow *f = u->f;
-
-	f->dir_off = off;
-	u->own_dir = 1;
-	xr_shm_tx_init(&f->tx, (struct xr_shm_dir *)(a->base + off), a->hdr.dir_slots, f->meta,
-		       &none, a->base + a->hdr.chunk_off, a->hdr.chunk_off,
-		       (uint32_t)xr_cfg.flow_window);
-}
-
-/* Our direction in the arena of an existing link. */
-static int up_own_dir(struct xr_upgrade *u)
-{
-	uint64_t off = xr_shm_link_dir_get(u->link);
-
-	if (!off)
-		return -ENOMEM;
-	up_tx_init(u, &u->link->own, off);
-	return 0;
-}
-
-static int up_peer_dir(struct xr_upgrade *u)
-{
-	struct xr_flow *f = u->f;
-	struct xr_shm_link *l = u->link;
-	struct xr_shm_dir *dir = xr_shm_link_peer_dir(l, u->peer_dir_off);
-
-	if (!dir)
-		return -EBADMSG;
-	xr_shm_rx_init(&f->rx, dir, l->peer.hdr.dir_slots, l->peer.base, l->peer.size);
-	f->peer_dir_gen = xr_load_relaxed(&dir->gen);
-	f->peer_cookie = u->peer_cookie;
-	xr_shm_link_chunks(l, &f->tx.chunks);
-	f->link = l;
-	return 0;
-}
-
-/* The link of a first handshake: conn and arenas become its own. */
-static int up_make_link(struct xr_upgrade *u, const struct xr_up_msg *m, int fd)
-{
-	struct xr_shm_arena peer;
-	struct xr_shm_link *l;
-	int r = xr_shm_arena_attach(&peer, fd);
-
-	if (r)
-		return r;
-	l = xr_shm_link_new(u->conn, &u->arena, &peer);
-	if (!l) {
-		xr_shm_arena_destroy(&peer);
-		return -ENOMEM;
-	}
-	/* the peer has it mapped or will have: the descriptor is not needed any more */
-	xr_fd_close(l->own.fd);
-	l->own.fd = -1;
-	memset(&u->arena, 0, sizeof(u->arena));
-	u->arena.fd = -1;
-	u->conn = -1;
-	memcpy(l->peer_uuid, m->uuid, 16);
-	l->side = u->state != XR_UP_CALLING;
-	/* both nonces went over this connection alone */
-	l->secret[0] = l->side ? m->nonce : u->nonce;
-	l->secret[1] = l->side ? u->nonce : m->nonce;
-	l->id = xr_siphash(l->secret, "id", 2);
-	xr_link_ref(l);
-	xr_links_add(l);
-	u->link = l;
-	return 0;
 }
 
 /* ---- both ends know all: attach, READY, START ------------------------------ */
@@ -377,248 +258,6 @@ static int up_start(struct xr_upgrade *u, int fd, uint32_t *waiter)
 	return 0;
 }
 
-/* ---- host ------------------------------------------------------------------- */
-
-static int up_link_pending(const struct xr_upgrade *u)
-{
-	int i;
-
-	for (i = 0; i < XR_UP_MAX; i++) {
-		const struct xr_upgrade *o = &up_table[i];
-
-		if (o != u && o->f && o->state == XR_UP_ANSWERED && o->new_link &&
-		    !memcmp(o->call.uuid, u->call.uuid, 16))
-			return 1;
-	}
-	return 0;
-}
-
-static int up_host_answer(struct xr_upgrade *u, int fd)
-{
-	struct xr_up_msg m;
-	int fds[2], n = 0, proof, r;
-
-	/* both ends may be this process: then the host's end of the link is wanted */
-	u->link = xr_links_find(u->call.uuid, 0,
-				memcmp(u->call.uuid, xr_uuid, 16) ? -1 : 1);
-	if (!u->link && up_link_pending(u)) {
-		u->state = XR_UP_CALLED;
-		return 0;
-	}
-	u->peer_nonce = u->call.nonce;
-	u->peer_cookie = u->call.cookie;
-	up_msg_init(u, &m, XR_UP_ANSWER);
-	proof = xr_proof_open(fd);
-	if (proof < 0)
-		return proof;
-	fds[n++] = proof;
-	if (u->link) {
-		r = up_own_dir(u);
-		if (r)
-			goto close_proof;
-		m.flags = XR_UP_LINK;
-		m.link_id = u->link->id;
-		m.tag = xr_up_tag(u->link, XR_UP_ANSWER, u->nonce, u->peer_nonce);
-		m.dir_off = u->f->dir_off;
-	} else {
-		r = up_arena(u);
-		if (r)
-			goto close_proof;
-		u->new_link = 1;
-		/* the first direction of a fresh arena, taken when the link stands */
-		up_tx_init(u, &u->arena, u->arena.hdr.dir_off);
-		m.dir_off = u->f->dir_off;
-		fds[n++] = u->arena.fd;
-	}
-	r = (int)xr_unix_send(u->conn, &m, sizeof(m), fds, n);
-	if (r >= 0) {
-		u->state = XR_UP_ANSWERED;
-		r = 0;
-	}
-close_proof:
-	xr_sys1(SYS_close, proof);
-	return r;
-}
-
-/* A caller came: whoever it is, the name stays open for the right one until it proved itself. */
-static int up_host_call(struct xr_upgrade *u, int fd)
-{
-	struct xr_up_msg m;
-	int fds[2], nfds = 2, r;
-	ssize_t n = xr_unix_recv(u->conn, &m, sizeof(m), fds, &nfds);
-
-	if (n == -EAGAIN || n == -EINTR)
-		return 0;
-	r = n <= 0 ? -EBADMSG : xr_up_check(&m, (size_t)n, XR_UP_CALL, &u->tuple);
-	if (!r && nfds != 1)
-		r = -EBADMSG;
-	if (!r)
-		r = xr_proof_check(fds[0], u->conn, fd, &u->tuple);
-	while (nfds > 0)
-		xr_fd_close(fds[--nfds]);
-	if (!r) {
-		xr_fd_close(u->lfd);
-		u->lfd = -1;
-		u->call = m;
-		return up_host_answer(u, fd);
-	}
-	xr_info("a caller was refused: error %d", -r);
-	xr_stats_add(XR_STAT_HANDSHAKE_REFUSED, 1);
-	xr_stats_reason(up_errno_reason(r));
-	xr_fd_close(u->conn);
-	u->conn = -1;
-	return ++u->refused >= 8 ? r : 0;
-}
-
-static int up_host_setup(struct xr_upgrade *u)
-{
-	struct xr_up_msg m;
-	int fds[2], nfds = 2, r;
-	ssize_t n = xr_unix_recv(u->conn, &m, sizeof(m), fds, &nfds);
-
-	if (n == -EAGAIN || n == -EINTR)
-		return 0;
-	r = n <= 0 ? -EPIPE : xr_up_check(&m, (size_t)n, XR_UP_SETUP, &u->tuple);
-	if (!r && (m.echo != u->nonce || m.nonce != u->peer_nonce ||
-		   memcmp(m.uuid, u->call.uuid, 16) || nfds != u->new_link))
-		r = -EBADMSG;
-	if (!r && u->new_link) {
-		r = up_make_link(u, &m, fds[0]);
-		if (!r && xr_shm_link_dir_get(u->link) != u->f->dir_off)
-			r = -EPROTO;
-	} else if (!r && m.tag != xr_up_tag(u->link, XR_UP_SETUP, m.nonce, m.echo)) {
-		r = -EACCES;
-	}
-	while (nfds > 0)
-		xr_fd_close(fds[--nfds]);
-	if (!r) {
-		u->peer_dir_off = m.dir_off;
-		u->peer_cookie = m.cookie;
-		r = up_peer_dir(u);
-	}
-	if (!r)
-		u->state = XR_UP_EXCHANGED;
-	else
-		xr_stats_add(XR_STAT_HANDSHAKE_REFUSED, 1);
-	return r;
-}
-
-static int up_host_step(struct xr_upgrade *u, int fd)
-{
-	int r;
-
-	switch (u->state) {
-	case XR_UP_LISTENING:
-		if (u->conn < 0) {
-			r = xr_rendezvous_accept(u->lfd);
-			if (r < 0)
-				return r == -EAGAIN || r == -ECONNABORTED ? 0 : r;
-			u->conn = r;
-		}
-		return up_host_call(u, fd);
-	case XR_UP_CALLED:
-		return up_host_answer(u, fd);
-	default:
-		return up_host_setup(u);
-	}
-}
-
-/* ---- caller ------------------------------------------------------------------ */
-
-static int up_call(struct xr_upgrade *u, int fd)
-{
-	struct xr_up_msg m;
-	int proof, r = xr_rendezvous_call(&u->tuple);
-
-	if (r < 0)
-		return r;
-	u->conn = r;
-	proof = xr_proof_open(fd);
-	if (proof < 0)
-		return proof;
-	up_msg_init(u, &m, XR_UP_CALL);
-	r = (int)xr_unix_send(u->conn, &m, sizeof(m), &proof, 1);
-	xr_sys1(SYS_close, proof);
-	u->state = XR_UP_CALLING;
-	return r < 0 ? r : 0;
-}
-
-static int up_caller_link(struct xr_upgrade *u, const struct xr_up_msg *a, int *fds, int nfds,
-			  struct xr_up_msg *s, int *out, int *nout)
-{
-	int r;
-
-	if (a->flags & XR_UP_LINK) {
-		u->link = xr_links_find(a->uuid, a->link_id, memcmp(a->uuid, xr_uuid, 16) ? -1 : 0);
-		if (!u->link)
-			return -EAGAIN;
-		if (a->tag != xr_up_tag(u->link, XR_UP_ANSWER, a->nonce, a->echo))
-			return -EACCES;
-		s->flags = XR_UP_LINK;
-		s->link_id = u->link->id;
-		s->tag = xr_up_tag(u->link, XR_UP_SETUP, u->nonce, a->nonce);
-		return 0;
-	}
-	if (nfds != 2)
-		return -EBADMSG;
-	r = up_arena(u);
-	if (r)
-		return r;
-	/* a copy goes to the peer: making the link lets go of ours */
-	r = (int)xr_sys3(SYS_fcntl, u->arena.fd, 1030 /* F_DUPFD_CLOEXEC */, 3);
-	if (r < 0)
-		return r;
-	out[0] = r;
-	*nout = 1;
-	u->new_link = 1;
-	return up_make_link(u, a, fds[1]);
-}
-
-static int up_caller_step(struct xr_upgrade *u, int fd)
-{
-	struct xr_up_msg a, s;
-	int fds[2], nfds = 2, out[1] = { -1 }, nout = 0, conn = u->conn, r;
-	ssize_t n = xr_unix_recv(u->conn, &a, sizeof(a), fds, &nfds);
-
-	if (n == -EAGAIN || n == -EINTR)
-		return 0;
-	r = n <= 0 ? -EPIPE : xr_up_check(&a, (size_t)n, XR_UP_ANSWER, &u->tuple);
-	if (!r && (nfds < 1 || a.echo != u->nonce))
-		r = -EBADMSG;
-	if (!r)
-		r = xr_proof_check(fds[0], u->conn, fd, &u->tuple);
-	if (r)
-		goto close_fds;
-	u->peer_nonce = a.nonce;
-	u->peer_cookie = a.cookie;
-	u->peer_dir_off = a.dir_off;
-	up_msg_init(u, &s, XR_UP_SETUP);
-	r = up_caller_link(u, &a, fds, nfds, &s, out, &nout);
-	if (!r)
-		r = up_own_dir(u);
-	if (!r)
-		r = up_peer_dir(u);
-	if (r)
-		goto close_out;
-	s.dir_off = u->f->dir_off;
-	r = (int)xr_unix_send(conn, &s, sizeof(s), out, nout);
-	if (r >= 0) {
-		u->state = XR_UP_EXCHANGED;
-		r = 0;
-	} else {
-		u->f->link = NULL;
-	}
-close_out:
-	if (out[0] >= 0)
-		xr_sys1(SYS_close, out[0]);
-close_fds:
-	while (nfds > 0)
-		xr_fd_close(fds[--nfds]);
-	if (r)
-		xr_stats_add(XR_STAT_HANDSHAKE_REFUSED, 1);
-	return r;
-}
-
 /* ---- the machine --------------------------------------------------------------- */
 
 /* tx_lock held. */
@@ -662,7 +301,7 @@ static void up_begin(struct xr_flow *f, int fd)
 			r = 0;
 		}
 	} else if (!r) {
-		r = up_call(u, fd);
+		r = xr_up_call(u, fd);
 		if (r == -ECONNREFUSED || r == -EAGAIN) {
 			/* not there (yet): the host's threshold is lower, so soon or never */
 			up_free(u);
@@ -675,7 +314,7 @@ static void up_begin(struct xr_flow *f, int fd)
 	}
 	if (r) {
 		xr_info("no upgrade: error %d", -r);
-		up_fail(u, up_errno_reason(r));
+		up_fail(u, xr_up_errno_reason(r));
 	}
 }
 
@@ -701,6 +340,23 @@ static void up_expired(struct xr_upgrade *u)
 		return;
 	}
 	up_fail(u, XR_REASON_TIMEOUT);
+}
+
+/*
+ * The link of two processes may end (its last flow closed) while the next handshake is
+ * about to use it: the caller does not find it, the host sees it hang up.  Both try again.
+ */
+static void up_step_failed(struct xr_upgrade *u, int r)
+{
+	struct xr_flow *f = u->f;
+
+	xr_info("upgrade attempt ended: error %d", -r);
+	if ((r == -EAGAIN || r == -EPIPE) && ++f->up_tries < 4) {
+		up_drop(u);
+		up_later(f, 2u << f->up_tries, 32768ull << f->up_tries);
+		return;
+	}
+	up_fail(u, xr_up_errno_reason(r));
 }
 
 /*
@@ -731,10 +387,9 @@ static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *att
 			up_expired(u);
 			return;
 		}
-		r = f->role == XR_FLOW_CONNECT ? up_host_step(u, fd) : up_caller_step(u, fd);
+		r = f->role == XR_FLOW_CONNECT ? xr_up_host_step(u, fd) : xr_up_caller_step(u, fd);
 		if (r) {
-			xr_info("upgrade given up: error %d", -r);
-			up_fail(u, up_errno_reason(r));
+			up_step_failed(u, r);
 			return;
 		}
 	}
@@ -797,7 +452,7 @@ void xr_upgrade_forked(void)
 
 	/* the parent goes on with its handshakes; the child's copies of the sockets close */
 	for (i = 0; i < XR_UP_MAX; i++) {
-		struct xr_upgrade *u = &up_table[i];
+		struct xr_upgrade *u = &xr_up_table[i];
 
 		if (!u->f)
 			continue;

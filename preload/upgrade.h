@@ -78,6 +78,18 @@ int xr_up_check(const struct xr_up_msg *m, size_t len, enum xr_up_type type,
 uint64_t xr_up_tag(const struct xr_shm_link *l, enum xr_up_type type, uint64_t nonce,
 		   uint64_t echo);
 
+/* Handshakes under way; an entry is free when its f is NULL. */
+extern struct xr_upgrade xr_up_table[XR_UP_MAX];
+
+/*
+ * One step of the exchange (upgrade_exchange.c), tx_lock of the flow held: 0, with
+ * u->state moved on or not; or the error that ends the attempt.
+ */
+int xr_up_host_step(struct xr_upgrade *u, int fd);
+int xr_up_call(struct xr_upgrade *u, int fd);
+int xr_up_caller_step(struct xr_upgrade *u, int fd);
+enum xr_reason xr_up_errno_reason(int r);
+
 void xr_upgrade_forked(void);
 
 #endif
