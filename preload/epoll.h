@@ -121,15 +121,17 @@ struct xr_epoll {
 	uint32_t fds;			/* the program's descriptors; 0: closed.  Under big. */
 	uint32_t adopted;		/* inherited: members have been given back to TCP */
 	uint32_t inside;		/* threads in the fabric's epoll_wait */
-	uint32_t awake, sleepers;	/* of those */
+	_Atomic uint32_t awake;		/* of those; written under the lock */
+	uint32_t sleepers;
 	uint32_t round;			/* number of the latest epoll_wait, never 0 */
 	uint32_t rested;		/* all armed, all links sleeping */
 	uint32_t watched;		/* something sleeps on the epoll descriptor itself */
 	uint32_t waiter;
-	uint32_t spin;			/* budget */
-	uint32_t quiet;			/* looks at the kernel in a row that found nothing */
-	uint32_t kernel_first;		/* maxevents 1: whose turn it is */
-	uint64_t looked;		/* cycle count of the last look at the kernel */
+	uint32_t spin;			/* budget, owned by xr_spin */
+	/* pacing, racy by design: */
+	_Atomic uint32_t quiet;		/* looks at the kernel in a row that found nothing */
+	_Atomic uint32_t kernel_first;	/* maxevents 1: whose turn it is */
+	_Atomic uint64_t looked;	/* cycle count of the last look at the kernel */
 	int epfd;			/* one of the program's descriptors */
 	int outer, inner, kick;		/* ours; -1 until the first flow attaches */
 	struct xr_epnode ready, hot, active;

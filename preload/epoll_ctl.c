@@ -230,7 +230,7 @@ int xr_epoll_watch(int epfd)
 	busy = xr_load_relaxed(&ep->attached) != 0;
 	/* like a thread in epoll_wait: the file stays while the lock is dropped */
 	ep->inside++;
-	if (busy && !ep->rested && !ep->awake)
+	if (busy && !ep->rested && !xr_load_relaxed(&ep->awake))
 		xr_ep_handover(ep);
 	ep->inside--;
 	xr_ep_put(ep);

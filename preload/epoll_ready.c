@@ -59,7 +59,7 @@ void xr_ep_kick(struct xr_epoll *ep)
 	static const uint64_t one = 1;
 
 	/* a thread that is awake looks at the lists before it sleeps or leaves */
-	if (ep->awake || ep->kick < 0)
+	if (xr_load_relaxed(&ep->awake) || ep->kick < 0)
 		return;
 	if (ep->sleepers || xr_load_relaxed(&ep->plain) || ep->watched)
 		xr_sys3(SYS_write, ep->kick, &one, sizeof(one));

@@ -27,6 +27,7 @@ struct ep_wait {
 	int epfd, max, has_deadline;
 	int n;			/* events found so far, or -errno */
 	int token_seen;
+	int kernel_done;	/* its events are among them: a second look would repeat them */
 };
 
 /*
@@ -112,6 +113,7 @@ static int wait_plain(struct ep_wait *w)
 		n = plain_real(w);
 		if (n > 0)
 			n = wait_strip(w, w->evs, n);
+		w->kernel_done = n > 0;
 	}
 	xr_fetch_sub(&w->ep->plain, 1);
 	return n;
@@ -144,7 +146,7 @@ static void wait_repair(void)
 	if (in.asleep)
 		ep->sleepers--;
 	else
-		ep->awake--;
+		xr_count(&ep->awake, -1u);
 	ep->inside--;
 	xr_ep_unbusy(ep);
 	xr_ep_put(ep);
@@ -161,7 +163,7 @@ static int wait_enter(struct ep_wait *w)
 		return -EBADF;
 	}
 	ep->inside++;
-	ep->awake++;
+	xr_count(&ep->awake, 1u);
 	w->round = ++ep->round ? ep->round : ++ep->round;
 	xr_ep_unlock(ep);
 	return 0;
@@ -174,10 +176,10 @@ static void wait_leave(struct xr_epoll *ep)
 
 	if (xr_ep_lock(ep))
 		return;
-	for (tries = 0; tries < 3 && ep->awake == 1 && !ep->rested &&
+	for (tries = 0; tries < 3 && xr_load_relaxed(&ep->awake) == 1 && !ep->rested &&
 	     (ep->sleepers || ep->watched || xr_load_relaxed(&ep->plain)); tries++)
 		xr_ep_handover(ep);
-	ep->awake--;
+	xr_count(&ep->awake, -1u);
 	ep->inside--;
 	xr_ep_put(ep);
 }
@@ -206,16 +208,17 @@ static int wait_look(struct ep_wait *w, const sigset_t *sigmask)
 	r = (int)xr_sys6(SYS_epoll_pwait, w->epfd, w->evs + w->n, w->max - w->n, 0, sigmask, 8);
 	if (r > 0)
 		r = wait_strip(w, w->evs + w->n, r);
-	/* racy against other threads, as is all of the pacing */
-	ep->looked = xr_cycles();
-	ep->quiet = r > 0 || w->token_seen ? 0 : ep->quiet + 1;
+	w->kernel_done |= r > 0;
+	xr_store_relaxed(&ep->looked, xr_cycles());
+	xr_store_relaxed(&ep->quiet, r > 0 || w->token_seen ? 0 : xr_load_relaxed(&ep->quiet) + 1);
 	w->token_seen |= seen;
 	return r;
 }
 
 static int wait_due(const struct xr_epoll *ep)
 {
-	return xr_cycles() - ep->looked > (ep->quiet > QUIET_LOOKS ? LOOK_QUIET : LOOK_BUSY);
+	return xr_cycles() - xr_load_relaxed(&ep->looked) >
+	       (xr_load_relaxed(&ep->quiet) > QUIET_LOOKS ? LOOK_QUIET : LOOK_BUSY);
 }
 
 static int signalled(const struct ep_wait *w)
@@ -235,7 +238,7 @@ static int spin_look(void *arg)
 	xr_ep_unlock(ep);
 	if (r || signalled(w))
 		return 1;
-	if (xr_cycles() - ep->looked <= LOOK_SPIN)
+	if (xr_cycles() - xr_load_relaxed(&ep->looked) <= LOOK_SPIN)
 		return 0;
 	r = wait_look(w, NULL);
 	if (r)
@@ -252,7 +255,7 @@ static int wait_sleep(struct ep_wait *w)
 
 	if (xr_ep_lock(ep))
 		return 1;
-	if (ep->awake == 1) {
+	if (xr_load_relaxed(&ep->awake) == 1) {
 		/* nobody else looks after the flows now: all must be armed already */
 		if (ep->nready || ep->nhot || xr_load_relaxed(&ep->dirty) || xr_ep_doze(ep)) {
 			xr_ep_unlock(ep);
@@ -260,7 +263,7 @@ static int wait_sleep(struct ep_wait *w)
 		}
 		ep->rested = 1;
 	}
-	ep->awake--;
+	xr_count(&ep->awake, -1u);
 	ep->sleepers++;
 	xr_ep_unlock(ep);
 	in.asleep = 1;
@@ -273,13 +276,14 @@ static int wait_sleep(struct ep_wait *w)
 	in.asleep = 0;
 	if (!xr_ep_lock(ep)) {
 		ep->sleepers--;
-		ep->awake++;
+		xr_count(&ep->awake, 1u);
 		xr_ep_unlock(ep);
 	}
-	ep->looked = xr_cycles();
+	xr_store_relaxed(&ep->looked, xr_cycles());
 	if (r > 0) {
 		xr_spin_slept(&ep->spin, xr_now_ns() - then);
 		w->n = wait_strip(w, w->evs, r);
+		w->kernel_done = w->n > 0;
 		return 1;
 	}
 	w->n = r;
@@ -290,10 +294,10 @@ static int wait_sleep(struct ep_wait *w)
 static int wait_both(struct ep_wait *w, int rest, const sigset_t *sigmask, int must_look)
 {
 	struct xr_epoll *ep = w->ep;
-	int due = must_look || wait_due(ep), r, room;
+	int due = !w->kernel_done && (must_look || wait_due(ep)), r, room;
 
-	if (due && w->max == 1 && ep->kernel_first) {
-		ep->kernel_first = 0;
+	if (due && w->max == 1 && xr_load_relaxed(&ep->kernel_first)) {
+		xr_store_relaxed(&ep->kernel_first, 0);
 		r = wait_look(w, sigmask);
 		if (r) {
 			w->n = r;
@@ -311,13 +315,11 @@ static int wait_both(struct ep_wait *w, int rest, const sigset_t *sigmask, int m
 	}
 	w->n += r;
 	if (w->n >= w->max) {
-		ep->kernel_first = due;
+		xr_store_relaxed(&ep->kernel_first, (uint32_t)due);
 		return 1;
 	}
-	if (!due && w->n)
-		return 1;
-	if (!due && !must_look)
-		return 0;
+	if (!due)
+		return w->n > 0;
 	r = wait_look(w, sigmask);
 	if (r < 0) {
 		w->n = w->n ? w->n : r;
@@ -364,7 +366,7 @@ static void wait_fabric(struct ep_wait *w)
 		 * Whoever is last awake arms all and looks once more.  Racy: wait_sleep decides,
 		 * and sends us round again.
 		 */
-		if (wait_both(w, ep->awake == 1, NULL, 0))
+		if (wait_both(w, xr_load_relaxed(&ep->awake) == 1, NULL, 0))
 			return;
 		more = wait_sleep(w);
 		if (w->n < 0)

@@ -225,10 +225,21 @@ static int spin_yield(void)
 	return c >= SPIN_HOG;
 }
 
+/* Threads that share a budget race for it: any of their values will do. */
+static uint32_t budget_get(uint32_t *budget)
+{
+	return xr_load_relaxed((_Atomic uint32_t *)budget);
+}
+
+static void budget_set(uint32_t *budget, uint64_t v)
+{
+	xr_store_relaxed((_Atomic uint32_t *)budget, v > SPIN_MIN ? (uint32_t)v : SPIN_MIN);
+}
+
 int xr_spin(uint32_t *budget, int (*again)(void *arg), void *arg)
 {
 	uint64_t start = 0, now, max = xr_cfg.spin > UINT32_MAX ? UINT32_MAX : xr_cfg.spin;
-	uint32_t b = *budget;
+	uint32_t b = budget_get(budget);
 	int i, r, hog = 0, looks = tls.crowded ? 1 : SPIN_FIRST;
 
 	if (!max)
@@ -242,7 +253,7 @@ int xr_spin(uint32_t *budget, int (*again)(void *arg), void *arg)
 				if (start) /* it was a wait, not a look */
 					xr_stats_add(XR_STAT_SPINS_HIT, 1);
 				if (b < max)
-					*budget = b * 2 < max ? b * 2 : (uint32_t)max;
+					budget_set(budget, b * 2ull < max ? b * 2ull : max);
 				return r;
 			}
 			xr_cpu_relax();
@@ -257,21 +268,20 @@ int xr_spin(uint32_t *budget, int (*again)(void *arg), void *arg)
 			break;
 		looks = tls.crowded ? 1 : SPIN_ROUND;
 	}
-	b = hog ? 0 : b / 2;
-	*budget = b > SPIN_MIN ? b : SPIN_MIN;
+	budget_set(budget, hog ? 0 : b / 2);
 	xr_stats_add(XR_STAT_SPINS_MISSED, 1);
 	return again(arg);
 }
 
 void xr_spin_slept(uint32_t *budget, uint64_t ns)
 {
-	uint64_t max = xr_cfg.spin, b = *budget;
+	uint64_t max = xr_cfg.spin > UINT32_MAX ? UINT32_MAX : xr_cfg.spin;
+	uint64_t b = budget_get(budget);
 
 	/* a wake-up takes about as long as the longest spin: this sleep ended within the spin */
 	if (ns > 2 * max)
 		return;
-	b = b * 4 < max ? b * 4 : max;
-	*budget = b > SPIN_MIN ? (uint32_t)b : SPIN_MIN;
+	budget_set(budget, b * 4 < max ? b * 4 : max);
 }
 
 uint32_t *xr_spin_tx(void)
