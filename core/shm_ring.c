@@ -268,6 +268,19 @@ uint64_t xr_shm_tx_unconsumed(struct xr_shm_tx *tx)
 	return tx->sent - tx->acked - gone - byte;
 }
 
+int xr_shm_tx_all_consumed(const struct xr_shm_tx *tx)
+{
+	uint64_t c = xr_load_acquire(&tx->dir->consumed) & ~XR_FROZEN;
+	uint32_t seq = XR_CONSUMED_SEQ(c), head = tx->head;
+
+	for (; head != tx->done && tx_meta(tx, head - 1)->op != XR_OP_SEND; head--)
+		if (seq == head)
+			return 1;
+	if (seq == head || head == tx->done)
+		return 1;
+	return seq == head - 1 && XR_CONSUMED_BYTE(c) >= tx_meta(tx, seq)->len;
+}
+
 int xr_shm_tx_armed(struct xr_shm_tx *tx, uint32_t *waiter)
 {
 	uint64_t a;

@@ -222,6 +222,12 @@ size_t xr_shm_tx_space(struct xr_shm_tx *tx);
 uint64_t xr_shm_tx_unconsumed(struct xr_shm_tx *tx);
 
 /*
+ * 1 when the receiver has consumed every payload byte.  Takes no lock and changes nothing:
+ * for the receive side of the same flow, exact once the peer is dead.
+ */
+int xr_shm_tx_all_consumed(const struct xr_shm_tx *tx);
+
+/*
  * To be called after a publication: is there somebody to tell?  Returns 1 and the
  * waiter's number, once per arming, else 0.  Notices a freeze by the receiver.
  */

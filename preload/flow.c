@@ -180,8 +180,8 @@ void xr_flow_connecting(struct xr_flow *f, int fd)
 	(void)fd;
 	if (f->role == XR_FLOW_UNSET) {
 		f->role = XR_FLOW_CONNECT;
-		/* the listening side first: the other end calls when it has seen twice as much */
-		turns = turns / 2;
+		/* the listening side first: the other end calls one turn later */
+		turns = turns > 1 ? turns - 1 : 1;
 		bytes = bytes / 2;
 	}
 	if (f->upgrade_off || f->connected)

@@ -88,7 +88,9 @@ struct xr_flow {
 	uint32_t rx_end;		/* END taken: 1, with XR_END_CLOSE: 3 */
 	uint32_t rx_shut;		/* the program did SHUT_RD */
 	uint32_t rx_dead;		/* POLLRDHUP, POLLHUP, POLLERR that the kernel socket showed */
-	uint32_t rx_reset_given;	/* the program was told of the peer's death */
+	_Atomic uint32_t rx_look;	/* the kernel reported something: look before answering */
+	_Atomic uint32_t err;		/* errno that recv, send or SO_ERROR shall report once */
+	uint32_t rx_reset;		/* `err` was set: the peer died, or is a liar */
 	uint32_t rx_spin;		/* budget of busy waiting, owned by xr_spin */
 	uint64_t rx_checked;		/* cycle count of the last look at the kernel socket */
 	struct xr_shm_rx rx;
@@ -265,6 +267,9 @@ uint32_t xr_flow_tx_poll(struct xr_flow *f, int fd);
  */
 void xr_flow_leave(struct xr_flow *f);
 
+/* Asks the kernel socket whether the peer lives; takes rx_lock (tx_lock may be held). */
+void xr_flow_rx_look(struct xr_flow *f, int fd);
+
 /* With tx_lock held. */
 int xr_flow_tx_push_replay(struct xr_flow *f, int fd);
 void xr_flow_tx_to_tcp(struct xr_flow *f);
@@ -272,6 +277,12 @@ void xr_flow_tx_to_tcp(struct xr_flow *f);
 void xr_flow_tell(struct xr_flow *f, uint32_t waiter);
 /* The peer froze our direction: replay.  Takes tx_lock.  Cheap when there is nothing to do. */
 void xr_flow_tx_care(struct xr_flow *f, int fd);
+/* The error that the program has not been told yet, taken: errno value or 0. */
+static inline int xr_flow_take_error(struct xr_flow *f)
+{
+	return xr_likely(!xr_load_relaxed(&f->err)) ? 0 : (int)xr_xchg(&f->err, 0);
+}
+
 /* The peer's end of the flow: XR_DIR_* */
 static inline uint32_t xr_flow_peer_state(struct xr_flow *f)
 {

@@ -96,20 +96,26 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 static void close_sole(struct xr_flow *f, int fd)
 {
 	static const struct linger rst = { 1, 0 };
+	struct linger now = { 0, 0 };
+	socklen_t len = sizeof(now);
 	uint32_t waiter = 0;
-	int unread = 0, r;
+	int unread = 0, abort, r;
 
 	if (!xr_lock(&f->rx_lock)) {
 		unread = f->rx_state == XR_RX_RING && !f->rx_end && xr_shm_rx_readable(&f->rx);
 		f->rx_state = XR_RX_TCP;
 		xr_unlock(&f->rx_lock);
 	}
+	xr_sys5(SYS_getsockopt, fd, SOL_SOCKET, SO_LINGER, &now, &len);
+	/* an RST tells the peer itself: END would turn it into a clean end */
+	abort = unread || (now.l_onoff && !now.l_linger);
 	if (unread)
 		xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
 	if (xr_lock(&f->tx_lock))
 		return;
 	if (f->tx_state == XR_TX_RING) {
-		r = xr_shm_tx_is_frozen(&f->tx) ? -ESTALE : close_publish_end(f, 1, &waiter);
+		r = xr_shm_tx_is_frozen(&f->tx) ? -ESTALE :
+		    abort ? 0 : close_publish_end(f, 1, &waiter);
 		if (r == -ESTALE) {
 			xr_shm_tx_freeze(&f->tx);
 			f->tx_state = XR_TX_REPLAY;

@@ -112,17 +112,17 @@ static void rx_to_tcp(struct xr_flow *f)
  * Nonsense in shared memory is what a broken TCP peer would be: the connection is
  * reset, and what was good before it has been delivered.
  */
-static int rx_corrupt(struct xr_flow *f, int fd)
+static ssize_t rx_corrupt(struct xr_flow *f, int fd)
 {
 	static const struct linger rst = { 1, 0 };
 
-	if (f->rx_reset_given)
-		return 0;
+	if (f->rx_reset)
+		return -xr_flow_take_error(f);
 	xr_warn("peer process %d corrupted its side of a flow", f->link->peer_pid);
 	xr_stats_reason(XR_REASON_SEGMENT_CORRUPT);
 	f->reason = XR_REASON_SEGMENT_CORRUPT;
-	f->rx_dead |= POLLERR | POLLRDHUP;
-	f->rx_reset_given = 1;
+	f->rx_dead |= POLLERR | POLLHUP | POLLRDHUP;
+	f->rx_reset = 1;
 	xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
 	return -ECONNRESET;
 }
@@ -130,14 +130,33 @@ static int rx_corrupt(struct xr_flow *f, int fd)
 /* Looks at the kernel socket; remembers what it says about the peer's life. */
 static void rx_look_kernel(struct xr_flow *f, int fd)
 {
-	uint32_t ev = xr_ksock_poll(fd, POLLIN | POLLRDHUP);
+	uint32_t ev;
 
 	f->rx_checked = xr_cycles();
+	xr_store_relaxed(&f->rx_look, 0);
+	ev = xr_ksock_poll(fd, POLLIN | POLLRDHUP);
 	/*
 	 * Own SHUT_RD also shows as RDHUP; the peer's FIN cannot be told from it then, and
 	 * the end of what is readable is all the program can see either way.
 	 */
 	f->rx_dead |= ev & (POLLRDHUP | POLLHUP | POLLERR);
+	if (!(ev & POLLRDHUP) || (ev & POLLERR) || f->rx_reset || f->tx_state != XR_TX_RING ||
+	    (xr_flow_peer_state(f) & (XR_DIR_ENDED | XR_DIR_CLOSED)))
+		return;
+	/* the process died without a word; with unread bytes in its socket it had sent an RST */
+	if (!xr_shm_tx_all_consumed(&f->tx)) {
+		f->rx_reset = 1;
+		f->rx_dead |= POLLERR | POLLHUP;
+		f->reason = XR_REASON_PEER_DIED;
+		xr_stats_reason(XR_REASON_PEER_DIED);
+		xr_store_release(&f->err, ECONNRESET);
+	}
+}
+
+/* Closed without END: an RST is in the kernel socket, or on its way there. */
+static int rx_reset_due(struct xr_flow *f)
+{
+	return (xr_flow_peer_state(f) & (XR_DIR_ENDED | XR_DIR_CLOSED)) == XR_DIR_CLOSED;
 }
 
 /* The kernel socket carries the direction while the hooks still carry the flow. */
@@ -164,21 +183,12 @@ static ssize_t rx_peer_gone(struct xr_flow *f, int fd, struct rx_dst *d, int fla
 		rx_to_tcp(f);
 		return rx_tcp(f, fd, d, 1, flags);
 	}
+	n = xr_flow_take_error(f);
+	if (n)
+		return -n;
 	/* an RST shows as an error of the socket; taking it here clears it, as recv would */
 	n = rx_kernel(fd, d, 1, flags | MSG_PEEK);
-	if (n < 0 && n != -EAGAIN) {
-		f->rx_reset_given = 1;
-		return n;
-	}
-	/* a process that died with unread bytes in its socket would have sent an RST */
-	if (!f->rx_reset_given && f->tx_state == XR_TX_RING && !f->tx_shut &&
-	    xr_shm_tx_unconsumed(&f->tx)) {
-		f->rx_reset_given = 1;
-		f->reason = XR_REASON_PEER_DIED;
-		xr_stats_reason(XR_REASON_PEER_DIED);
-		return -ECONNRESET;
-	}
-	return 0;
+	return n < 0 && n != -EAGAIN ? n : 0;
 }
 
 /*
@@ -345,7 +355,8 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 			rx_stats(f, (size_t)n, len);
 		if (xr_likely(n != RX_NONE))
 			return n;
-		if (!f->rx_dead && xr_cycles() - f->rx_checked > RX_CHECK_CYCLES)
+		if (!f->rx_dead && (xr_load_relaxed(&f->rx_look) || rx_reset_due(f) ||
+				    xr_cycles() - f->rx_checked > RX_CHECK_CYCLES))
 			rx_look_kernel(f, fd);
 		if (f->rx_dead) {
 			/* the peer's memory is final once its FIN shows: look once more */
@@ -445,7 +456,7 @@ long xr_flow_inq(struct xr_flow *f, int fd)
 /* poll(2) bits of the receive direction; rx_lock held. */
 uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 {
-	uint32_t mask = 0, ev;
+	uint32_t mask = 0;
 	struct xr_view v;
 	int r;
 
@@ -463,6 +474,12 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 	}
 	if (f->rx_end || (xr_flow_peer_state(f) & XR_DIR_ENDED))
 		mask |= POLLRDHUP;
+	/* an RST shows at once, whatever is still to be read */
+	if (!(f->rx_dead & POLLERR) && (xr_load_relaxed(&f->rx_look) || rx_reset_due(f) ||
+					xr_cycles() - f->rx_checked > RX_CHECK_CYCLES))
+		rx_look_kernel(f, fd);
+	mask |= f->rx_dead;
+	v.op = XR_OP_END;
 	r = f->rx_end ? 1 : xr_shm_rx_peek(&f->rx, &v);
 	if (r == 0 && xr_shm_rx_is_frozen(&f->rx))
 		r = -ESTALE;
@@ -470,18 +487,18 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 		rx_to_tcp(f);
 		return xr_flow_rx_poll(f, fd);
 	}
+	if (r == 1 && f->rcvlowat > 1 && v.op == XR_OP_SEND && !mask &&
+	    xr_shm_rx_readable(&f->rx) < f->rcvlowat)
+		return mask;
 	if (r)
 		return mask | POLLIN;
-	if (!f->rx_dead && xr_cycles() - f->rx_checked > RX_CHECK_CYCLES)
-		rx_look_kernel(f, fd);
 	if (f->rx_dead) {
 		if (xr_shm_rx_is_frozen(&f->rx)) {
 			rx_to_tcp(f);
 			return xr_flow_rx_poll(f, fd);
 		}
 		/* final: whatever is in the ring is readable, or the end is */
-		ev = f->rx_dead & (POLLRDHUP | POLLHUP | POLLERR);
-		return mask | ev | POLLIN | POLLRDHUP;
+		return mask | f->rx_dead | POLLIN | POLLRDHUP;
 	}
 	if (f->rx_shut)
 		mask |= POLLIN | POLLRDHUP;
@@ -491,6 +508,14 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 void xr_flow_kernel_event(struct xr_flow *f, uint32_t revents)
 {
 	(void)revents;
-	/* racy by design: the worst is one more or one less look at the socket */
-	f->rx_checked = xr_cycles() - RX_CHECK_CYCLES - 1;
+	xr_store_relaxed(&f->rx_look, 1);
+}
+
+void xr_flow_rx_look(struct xr_flow *f, int fd)
+{
+	if (xr_lock(&f->rx_lock))
+		return;
+	if (f->rx_state == XR_RX_RING)
+		rx_look_kernel(f, fd);
+	xr_unlock(&f->rx_lock);
 }

@@ -123,9 +123,10 @@ static int tx_peer_gone(struct xr_flow *f, int fd)
 
 	if (xr_unlikely(xr_flow_peer_state(f) & XR_DIR_CLOSED))
 		return 1;
-	if (xr_likely(xr_cycles() - f->tx_checked < TX_CHECK_CYCLES))
+	if (xr_likely(xr_cycles() - f->tx_checked < TX_CHECK_CYCLES && !xr_load_relaxed(&f->rx_look)))
 		return 0;
 	f->tx_checked = xr_cycles();
+	xr_flow_rx_look(f, fd);
 	ev = xr_ksock_poll(fd, POLLRDHUP);
 	if (ev & (POLLERR | POLLHUP))
 		return 1;
@@ -183,7 +184,12 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 	case XR_TX_RING:
 		if (xr_unlikely(f->tx_shut))
 			return -EPIPE;
-		if (xr_unlikely(tx_peer_gone(f, fd))) {
+		r = tx_peer_gone(f, fd);
+		if (xr_unlikely(f->rx_reset)) {
+			n = xr_flow_take_error(f);
+			return n ? -n : -EPIPE;
+		}
+		if (xr_unlikely(r)) {
 			/* nobody reads the ring any more: the kernel gives the answer TCP gives */
 			xr_shm_tx_freeze(&f->tx);
 			xr_flow_tx_to_tcp(f);
@@ -275,12 +281,16 @@ long xr_flow_outq(struct xr_flow *f, int fd)
 	n = xr_sys3(SYS_ioctl, fd, 0x5411 /* SIOCOUTQ */, &outq);
 	if (n)
 		return n;
+	/* what is in the ring lies in the peer's memory: TCP would call it acknowledged */
 	n = outq;
-	if (xr_lock(&f->tx_lock))
-		return -EAGAIN;
-	if (f->tx_state == XR_TX_RING)
-		n += (long)xr_shm_tx_unconsumed(&f->tx);
-	xr_unlock(&f->tx_lock);
+	if (f->tx_state == XR_TX_REPLAY && !xr_lock(&f->tx_lock)) {
+		struct iovec iov[16];
+		size_t i, k = xr_shm_tx_replay(&f->tx, iov, 16);
+
+		for (i = 0; i < k; i++)
+			n += (long)iov[i].iov_len;
+		xr_unlock(&f->tx_lock);
+	}
 	return n;
 }
 
