@@ -115,10 +115,13 @@ int xr_random(void *p, size_t len)
 #define MEM_FD_MAX	(1u << 20)
 static _Atomic uint64_t mem_ours[MEM_FD_MAX / 64];
 
+#define MEM_FD_SCARCE	128u	/* a program with a limit this low needs all of them */
+#define MEM_FD_TOP	8192u	/* fork copies a table as large as the highest number */
+
 /*
- * Candidates are tried downwards from the soft limit; fcntl(F_DUPFD) alone gives the
- * lowest free number above its argument, so a window that begins near the limit and
- * doubles downwards finds a free number in a few calls without disturbing low ones.
+ * Candidates are tried downwards from the soft limit, or from MEM_FD_TOP; fcntl(F_DUPFD)
+ * alone gives the lowest free number above its argument, so a window that begins near the
+ * top and doubles downwards finds a free number in a few calls without disturbing low ones.
  */
 int xr_fd_high(int fd)
 {
@@ -128,7 +131,9 @@ int xr_fd_high(int fd)
 
 	if (r)
 		return (int)r;
-	top = rl.rlim_cur > MEM_FD_MAX ? MEM_FD_MAX : rl.rlim_cur;
+	if (rl.rlim_cur < MEM_FD_SCARCE)
+		return -EMFILE;
+	top = rl.rlim_cur > MEM_FD_TOP ? MEM_FD_TOP : rl.rlim_cur;
 	for (span = 64; ; span *= 2) {
 		long base = top > span ? (long)(top - span) : 3;
 

@@ -42,14 +42,11 @@ static int registered(struct xr_flow *f)
 	return ef && ef->regs;
 }
 
-/* One of several descriptors of the flow goes; the flow must know another one. */
-static void close_one_of(struct xr_flow *f, int fd)
+/* One of several descriptors of the flow has gone; the flow must know another one. */
+static void name_another(struct xr_flow *f, int fd)
 {
 	int other;
 
-	/* the kernel keeps a registration as long as the open file lives, but it has no name now */
-	if (xr_load_acquire(&f->path) && registered(f))
-		xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
 	if (f->priv->fd != fd)
 		return;
 	for (other = xr_fd_next(0); other >= 0; other = xr_fd_next(other + 1))
@@ -69,13 +66,17 @@ struct xr_fds_closing xr_fds_close_begin(int fd)
 	xr_fork_check();
 	if ((c.entry & 3) == XR_FD_EPOLL)
 		xr_epoll_close(fd);
+	f = entry_flow(c.entry);
+	/* a registration outlives its descriptor when a duplicate is left: only the kernel's does */
+	if (f && xr_load_relaxed(&f->priv->fds) > 1 && xr_load_acquire(&f->path) && registered(f))
+		xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
 	c.entry = xr_fd_take(fd);
 	f = entry_flow(c.entry);
 	if (!f)
 		return c;
 	c.last = xr_fetch_sub(&f->priv->fds, 1) == 1;
 	if (!c.last) {
-		close_one_of(f, fd);
+		name_another(f, fd);
 		return c;
 	}
 	xr_epoll_flow_closed(f);
