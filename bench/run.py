@@ -52,7 +52,7 @@ def choose(args):
 def show_flows(rows):
     for r in rows:
         for name, lines in r.flows.items():
-            shm, n = r.carrier(name)
+            shm, n = work.on_shm(lines)
             print(f"\nxr-stat -a -n during {r.work.title} ({name}): {shm} of {n} flow ends on shm")
             print("\n".join("  " + ln.rstrip() for ln in lines[:9]))
             if len(lines) > 9:

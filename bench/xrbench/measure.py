@@ -5,7 +5,7 @@ import statistics
 import sys
 import time
 
-from . import proc
+from . import proc, work
 
 
 class Progress:
@@ -31,9 +31,9 @@ class Progress:
         self.open = False
 
 
-def speed(work, base, other):
+def speed(w, base, other):
     """How many times faster other is than base."""
-    return base / other if work.lower else other / base
+    return base / other if w.lower else other / base
 
 
 def wait_quiet(seconds):
@@ -46,16 +46,16 @@ def wait_quiet(seconds):
             return
 
 
-def take(work, setup, c, seconds, quiet):
+def take(w, setup, c, seconds, quiet):
     """One sample, with the share of the machine that others used meanwhile."""
     if quiet:
         wait_quiet(quiet)
     busy, t, own = proc.machine_busy(), time.monotonic(), time.process_time()
-    server = work.servers[c.name].cpu()
+    server = w.servers[c.name].cpu()
     kids = os.times()
-    s = work.sample(setup, c, seconds)
+    s = w.sample(setup, c, seconds)
     after = os.times()
-    ours = (work.servers[c.name].cpu() - server + time.process_time() - own
+    ours = (w.servers[c.name].cpu() - server + time.process_time() - own
             + after.children_user - kids.children_user
             + after.children_system - kids.children_system)
     span = (time.monotonic() - t) * os.cpu_count()
@@ -66,9 +66,9 @@ def take(work, setup, c, seconds, quiet):
 class Row:
     """The figures of one work."""
 
-    def __init__(self, work):
-        self.work, self.error = work, None
-        self.samples = {c.name: [] for c in work.contenders}
+    def __init__(self, w):
+        self.work, self.error = w, None
+        self.samples = {c.name: [] for c in w.contenders}
         self.foreign = []
         self.flows = {}         # contender -> xr-stat lines of the live flows
         self.seconds = 0
@@ -101,17 +101,10 @@ class Row:
             out.append((f, r, r is not None and r >= f.ratio))
         return out
 
-    def carrier(self, name):
-        """(on shm, all) of the flow ends that xr-stat showed."""
-        lines = self.flows[name]
-        estab = [ln for ln in lines[1:] if "LISTEN" not in ln.split()]
-        shm = sum("shm" in ln.split() for ln in estab)
-        return shm, len(estab)
-
     def misplaced(self):
         """A sentence when the flows were not where the row needs them, else None."""
         for name in self.flows:
-            shm, n = self.carrier(name)
+            shm, n = work.on_shm(self.flows[name])
             if self.work.carried and shm * 2 < max(n, 1):   # control connections may stay
                 return f"{shm} of {n} flow ends that xr-stat showed were on shm"
             if self.work.carried is False and shm:
@@ -141,23 +134,23 @@ class Row:
         return d
 
 
-def measure(work, setup, rounds, seconds, quiet, progress):
+def measure(w, setup, rounds, seconds, quiet, progress):
     """Runs one work: probes, then rounds of all contenders in turn."""
-    row, t0 = Row(work), time.monotonic()
+    row, t0 = Row(w), time.monotonic()
     try:
-        progress.update(f"{work.title}: starting")
-        work.start(setup)
-        for c in work.contenders:
-            progress.update(f"{work.title}: warming up {c.name}")
-            lines = work.probe(setup, c, seconds)
+        progress.update(f"{w.title}: starting")
+        w.start(setup)
+        for c in w.contenders:
+            progress.update(f"{w.title}: warming up {c.name}")
+            lines = w.probe(setup, c, seconds)
             if lines:
                 row.flows[c.name] = lines
         for i in range(rounds):
-            for c in work.contenders:
+            for c in w.contenders:
                 so_far = row.ratio()
-                progress.update(f"{work.title}: round {i + 1}/{rounds} {c.name}"
+                progress.update(f"{w.title}: round {i + 1}/{rounds} {c.name}"
                                 + (f", ratio so far {so_far:.2f}" if so_far else ""))
-                s, foreign = take(work, setup, c, seconds, quiet)
+                s, foreign = take(w, setup, c, seconds, quiet)
                 row.samples[c.name].append(s)
                 row.foreign.append(foreign)
     except proc.BenchError as e:
@@ -165,6 +158,6 @@ def measure(work, setup, rounds, seconds, quiet, progress):
     except (OSError, ValueError, KeyError, IndexError) as e:
         row.error = f"{type(e).__name__}: {e}"
     finally:
-        work.stop()
+        w.stop()
     row.seconds = time.monotonic() - t0
     return row

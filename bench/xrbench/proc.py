@@ -162,15 +162,14 @@ def _ended(pid, timeout):
         os.close(fd)
 
 
-def run(cmd, cpus=None, timeout=60, during=None, during_after=.5, ok=(0,)):
-    """Runs a client to its end. during() is called once, during_after seconds into the run."""
+def run(cmd, cpus=None, timeout=60, during=None, ok=(0,)):
+    """Runs a client to its end. during() is called now and then until it returns true."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         t0 = time.monotonic()
         p = spawn(cmd, cpus, stdout=out, stderr=err)
         try:
-            if during:
-                time.sleep(during_after)
-                during()
+            while during and not _ended(p.pid, .15) and not during():
+                pass
             if not _ended(p.pid, t0 + timeout - time.monotonic()):
                 raise BenchError(f"{' '.join(cmd)} did not end within {timeout:.0f} s")
             _, status, ru = os.wait4(p.pid, 0)

@@ -17,6 +17,13 @@ Contender = collections.namedtuple("Contender", "name server client spin", defau
 Floor = collections.namedtuple("Floor", "who against ratio")
 Sample = collections.namedtuple("Sample", "value ops cpu extra", defaults=({},))
 
+
+def on_shm(lines):
+    """(on shm, all) of the flow ends in what xr-stat printed."""
+    estab = [ln.split() for ln in lines[1:] if "LISTEN" not in ln.split()]
+    return sum("shm" in words for words in estab), len(estab)
+
+
 PLAIN = Contender("plain", False, False)
 XRDMA = Contender("xrdma", True, True)
 
@@ -96,7 +103,12 @@ class Work:
         lines = []
 
         def look():
-            lines.extend(setup.snapshot(self.servers[c.name].port))
+            """Keeps what showed most flows on shm; content when half of them are."""
+            seen = setup.snapshot(self.servers[c.name].port)
+            shm, n = on_shm(seen)
+            if not lines or (shm, n) > on_shm(lines):
+                lines[:] = seen
+            return shm and shm * 2 >= n
         watch = not setup.null and (c.server or c.client)
         self.sample(setup, c, seconds, look if watch else None)
         return lines
@@ -106,7 +118,7 @@ class Work:
         server = self.servers[c.name]
         before = server.cpu()
         done = proc.run(setup.wrap(c.client, cmd), self.cpus(setup)[1], timeout=seconds * 8 + 20,
-                        during=during, during_after=max(.3, seconds * .5))
+                        during=during)
         if not server.alive():
             raise BenchError(f"the server ended: {server.tail()}")
         return done, done.cpu + server.cpu() - before
