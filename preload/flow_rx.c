@@ -383,6 +383,7 @@ static size_t iov_total(const struct iovec *iov, int cnt)
 
 ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, int flags)
 {
+	struct xr_signal_mark mark = xr_signal_mark();
 	struct rx_dst d = { iov, cnt, 0 };
 	size_t len = iov_total(iov, cnt), done = 0, target;
 	int nonblock = f->nonblock || (flags & MSG_DONTWAIT);
@@ -427,7 +428,7 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 			return done ? (ssize_t)done : -EAGAIN;
 		if (f->rcvtimeo_ns && !deadline)
 			deadline = xr_now_ns() + f->rcvtimeo_ns;
-		n = xr_wait_flow(f, fd, POLLIN, deadline);
+		n = xr_wait_flow(f, fd, POLLIN, deadline, mark);
 		if (n)
 			return done ? (ssize_t)done : n;
 	}

@@ -230,6 +230,7 @@ static ssize_t tx_error(ssize_t err, int flags)
 
 ssize_t xr_flow_send(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, int flags)
 {
+	struct xr_signal_mark mark = xr_signal_mark();
 	int nonblock = f->nonblock || (flags & MSG_DONTWAIT), i;
 	size_t len = 0, done = 0;
 	uint64_t deadline = 0;
@@ -267,7 +268,7 @@ ssize_t xr_flow_send(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 		}
 		if (f->sndtimeo_ns && !deadline)
 			deadline = xr_now_ns() + f->sndtimeo_ns;
-		n = xr_wait_flow(f, fd, POLLOUT, deadline);
+		n = xr_wait_flow(f, fd, POLLOUT, deadline, mark);
 		if (n)
 			return done ? (ssize_t)done : n;
 	}

@@ -19,19 +19,25 @@
 
 /* A number for a new waiter, 0 when all are taken.  Lock-free. */
 uint32_t xr_waiter_get(void);
-/* Also drops the waiter's bells on every link. */
+/* Its bells stay with the number, for the next who gets it. */
 void xr_waiter_put(uint32_t w);
 /* This thread's waiter (TLS), 0 when there is none to be had; released at thread exit. */
 uint32_t xr_waiter_self(void);
+
+/* Signal bookkeeping (signal.c): handlers run so far on this thread. */
+struct xr_signal_mark { uint32_t any, norestart; };
+struct xr_signal_mark xr_signal_mark(void);
 
 /*
  * Sleeps until the flow may be ready for mask (POLLIN or POLLOUT), the kernel socket
  * says something that matters, a signal handler ran, or the deadline (xr_now_ns time
  * base, 0: none) passed.  Spins first, as long as it has been paying.  Returns 0 to
- * look again, -EINTR (a handler without SA_RESTART ran), -EAGAIN (deadline).
- * The caller holds no lock.
+ * look again, -EINTR (a handler without SA_RESTART ran since the mark, which the
+ * caller took before its first look; any handler when there is a deadline, as on a
+ * socket with a time-out), -EAGAIN (deadline).  The caller holds no lock.
  */
-int xr_wait_flow(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline);
+int xr_wait_flow(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline,
+		 struct xr_signal_mark mark);
 
 /*
  * Bounded busy-wait: calls again(arg) until it is non-zero or the budget is used up.
@@ -40,9 +46,6 @@ int xr_wait_flow(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline);
  */
 int xr_spin(uint32_t *budget, int (*again)(void *arg), void *arg);
 
-/* Signal bookkeeping (signal.c): handlers run so far on this thread. */
-struct xr_signal_mark { uint32_t any, norestart; };
-struct xr_signal_mark xr_signal_mark(void);
 /*
  * ppoll that cannot lose a signal: blocks signals, returns -EINTR at once when a handler
  * ran since the mark (any handler when `any`, else one without SA_RESTART), else sleeps
@@ -72,17 +75,25 @@ void xr_epoll_dup(int oldfd, int newfd);
 void xr_epoll_close(int epfd);
 void xr_epoll_flow_closed(struct xr_flow *f);
 /*
- * The flow is about to leave / has come back to the kernel (no lock of the flow is held).
- * attach returns -errno when its registrations cannot be carried (EPOLLEXCLUSIVE,
- * inherited epoll file, ...): the upgrade is then given up with XR_REASON_EPOLL_EXCLUSIVE.
+ * The flow is about to leave / has come back to the kernel (no lock of the flow is held,
+ * xr_flow_link_get works).  attach returns -errno and changes nothing when its
+ * registrations cannot be carried: -EINVAL for EPOLLEXCLUSIVE, an inherited epoll file, a
+ * second epoll file, a registration under a closed number (the upgrade is then given up
+ * with XR_REASON_EPOLL_EXCLUSIVE); -EAGAIN while an EPOLLONESHOT is armed; -EMFILE,
+ * -ENFILE, -ENOMEM, -ENOSPC.  detach is idempotent; an epoll_wait that meets a flow that
+ * went back makes up for one that was not called.
  */
 int xr_epoll_flow_attach(struct xr_flow *f);
 void xr_epoll_flow_detach(struct xr_flow *f);
-/* Something about the flow changed under this process's own hands: wake its epoll files. */
+/*
+ * Something about the flow changed under this process's own hands: its epoll files look
+ * at it again.  Any lock of the flow may be held.
+ */
 void xr_epoll_flow_kick(struct xr_flow *f);
 /*
  * The program was told that the flow takes no more bytes (EAGAIN or a short count of a
- * non-blocking send): space that comes after it is an edge for EPOLLET.
+ * non-blocking send): space that comes after it is an edge for EPOLLET.  Any lock of the
+ * flow may be held.
  */
 void xr_epoll_flow_full(struct xr_flow *f);
 /*

@@ -497,15 +497,20 @@ static int wait_sleep(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadlin
 	return r;
 }
 
-int xr_wait_flow(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline)
+int xr_wait_flow(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline,
+		 struct xr_signal_mark mark)
 {
-	struct xr_signal_mark mark = xr_signal_mark();
-	struct wait_arg arg = { f, mask, mark.any };
+	struct xr_signal_mark now = xr_signal_mark();
+	struct wait_arg arg = { f, mask, now.any };
 	uint32_t *budget = mask & POLLIN ? &f->rx_spin : &tls.tx_spin;
 	struct xr_shm_link *l;
 	uint64_t then;
 	int r;
 
+	/* SA_RESTART does not hold for a socket with a time-out */
+	if (now.norestart != mark.norestart || (deadline && now.any != mark.any))
+		return -EINTR;
+	mark = now;
 	/* the reference keeps shared memory mapped if another thread closes the flow */
 	l = xr_flow_link_get(f);
 	if (xr_spin(budget, wait_look, &arg) && xr_signal_mark().any == mark.any) {
@@ -515,10 +520,7 @@ int xr_wait_flow(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline)
 	}
 	then = xr_now_ns();
 	r = wait_sleep(f, fd, mask, deadline, mark, l);
-	/*
-	 * A handler that ran may have slept on the same bell: look again even after SA_RESTART,
-	 * which does not hold for a socket with a time-out.
-	 */
+	/* a handler that ran may have slept on the same bell: look again even after SA_RESTART */
 	if (r == -EINTR && !deadline && xr_signal_mark().norestart == mark.norestart)
 		r = 0;
 	if (!r)

@@ -376,6 +376,11 @@ static void select_sets(void **state)
 
 /* ---- blocking calls ------------------------------------------------------------------ */
 
+static int wait_for(struct fake *k, uint32_t mask, uint64_t deadline)
+{
+	return xr_wait_flow(k->f, k->fd, mask, deadline, xr_signal_mark());
+}
+
 static void *send_later(void *arg)
 {
 	usleep(20000);
@@ -387,21 +392,32 @@ static void wait_flow(void **state)
 {
 	struct fake *k = moved(1);
 	uint64_t then = xr_now_ns();
+	struct xr_signal_mark mark;
 	pthread_t t;
 
 	(void)state;
-	assert_int_equal(xr_wait_flow(k->f, k->fd, POLLIN, then + 3000000), -EAGAIN);
+	assert_int_equal(wait_for(k, POLLIN, then + 3000000), -EAGAIN);
 	assert_true(xr_now_ns() - then >= 3000000);
-	assert_int_equal(xr_wait_flow(k->f, k->fd, POLLOUT, 0), 0);
+	assert_int_equal(wait_for(k, POLLOUT, 0), 0);
 	pthread_create(&t, NULL, send_later, k);
 	while (!(k->mask & POLLIN))
-		assert_int_equal(xr_wait_flow(k->f, k->fd, POLLIN, then + 5000000000), 0);
+		assert_int_equal(wait_for(k, POLLIN, then + 5000000000), 0);
 	pthread_join(t, NULL);
-	assert_int_equal(xr_wait_flow(k->f, k->fd, POLLIN, 0), 0);
+	assert_int_equal(wait_for(k, POLLIN, 0), 0);
 	fake_drain(k);
+	/* handlers that ran since the caller's first look: only one without SA_RESTART counts */
+	mark = xr_signal_mark();
+	mark.any--;
+	pthread_create(&t, NULL, send_later, k);
+	assert_int_equal(xr_wait_flow(k->f, k->fd, POLLIN, 0, mark), 0);
+	pthread_join(t, NULL);
+	fake_drain(k);
+	assert_int_equal(xr_wait_flow(k->f, k->fd, POLLIN, xr_now_ns() + 1000000, mark), -EINTR);
+	mark.norestart--;
+	assert_int_equal(xr_wait_flow(k->f, k->fd, POLLIN, 0, mark), -EINTR);
 	/* no link left: the flow is on its way back */
 	k->f->link = NULL;
-	assert_int_equal(xr_wait_flow(k->f, k->fd, POLLIN, xr_now_ns() + 100000), -EAGAIN);
+	assert_int_equal(wait_for(k, POLLIN, xr_now_ns() + 100000), -EAGAIN);
 }
 
 static _Atomic int again_calls;
