@@ -10,6 +10,7 @@
 
 #define UP_ARENA	(512ull << 20)
 #define UP_ARENA_SMALL	(32ull << 20)
+#define UP_LINK_PATIENCE	5000000u	/* ns */
 
 enum xr_reason xr_up_errno_reason(int r)
 {
@@ -158,7 +159,11 @@ static int up_host_answer(struct xr_upgrade *u, int fd)
 	/* both ends may be this process: then the host's end of the link is wanted */
 	u->link = xr_links_find(u->call.uuid, 0,
 				memcmp(u->call.uuid, xr_uuid, 16) ? -1 : 1);
-	if (!u->link && up_link_pending(u)) {
+	/*
+	 * The link that another handshake is about to make serves this flow too; but that flow
+	 * may have gone idle in mid-handshake, and then this one makes a link of its own.
+	 */
+	if (!u->link && up_link_pending(u) && xr_now_ns() - u->begun < UP_LINK_PATIENCE) {
 		u->state = XR_UP_CALLED;
 		return 0;
 	}
