@@ -440,7 +440,8 @@ void xr_upgrade_step(struct xr_flow *f, int fd)
 		if (!r)
 			xr_shm_rx_ready(&f->rx);
 		else
-			xr_upgrade_abort(f, fd, XR_REASON_EPOLL_EXCLUSIVE);
+			xr_upgrade_abort(f, fd, r == -EINVAL || r == -EAGAIN ?
+					 XR_REASON_EPOLL_EXCLUSIVE : xr_up_errno_reason(r));
 	}
 	if (retreat)
 		xr_flow_give_back(f, fd, (enum xr_reason)retreat);
