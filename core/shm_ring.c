@@ -270,7 +270,7 @@ uint64_t xr_shm_tx_unconsumed(struct xr_shm_tx *tx)
 
 int xr_shm_tx_all_consumed(const struct xr_shm_tx *tx)
 {
-	uint64_t c = xr_load_acquire(&tx->dir->consumed) & ~XR_FROZEN;
+	uint64_t c = xr_load_acquire(&tx->dir->consumed);
 	uint32_t seq = XR_CONSUMED_SEQ(c), head = tx->head;
 
 	for (; head != tx->done && tx_meta(tx, head - 1)->op != XR_OP_SEND; head--)
@@ -318,9 +318,9 @@ void xr_shm_tx_freeze(struct xr_shm_tx *tx)
 	uint64_t c;
 
 	/* seq_cst RMW: no commit of the receiver can succeed after it */
-	c = atomic_fetch_or(&tx->dir->consumed, XR_FROZEN);
+	c = atomic_fetch_or(&tx->dir->consumed, XR_FROZEN | XR_REPLAYING);
 	tx->frozen = 1;
-	tx_position(tx, c & ~XR_FROZEN, &tx->replay_seq, &tx->replay_byte);
+	tx_position(tx, c, &tx->replay_seq, &tx->replay_byte);
 	tx->open = 0;
 }
 

@@ -91,11 +91,17 @@ struct xr_shm_slot {
 #define XR_HEAD_FLAGS(h)	((uint32_t)((h) >> 8) & 0xffu)
 #define XR_HEAD_OP(h)		((uint32_t)(h) & 0xffu)
 
-/* consumed: frozen:1 | bytes in the current slot:31 | current slot's sequence:32 */
+/*
+ * consumed: frozen:1 | replaying:1 | bytes in the current slot:30 | current slot's sequence:32
+ *
+ * FROZEN without REPLAYING is the receiver's word alone: as long as the sender has not
+ * taken notice, the receiver may move the frozen position on (xr_shm_rx_seal).
+ */
 #define XR_FROZEN		(1ull << 63)
+#define XR_REPLAYING		(1ull << 62)
 #define XR_CONSUMED(seq, byte)	(((uint64_t)(byte) << 32) | (uint32_t)(seq))
 #define XR_CONSUMED_SEQ(c)	((uint32_t)(c))
-#define XR_CONSUMED_BYTE(c)	((uint32_t)((c) >> 32) & 0x7fffffffu)
+#define XR_CONSUMED_BYTE(c)	((uint32_t)((c) >> 32) & 0x3fffffffu)
 
 /*
  * arm: generation:32 | flags:16 | waiter:16.  Written by the end that wants to be
@@ -190,6 +196,8 @@ struct xr_shm_rx {
 	uint32_t arm_gen;
 	uint32_t tx_arm_seen;		/* gen:16 | waiter:16 of the last space notice given */
 	uint32_t frozen;
+	uint32_t sealed;		/* frozen by this end, with [seq, end) still to be read here */
+	uint32_t end_seq, end_byte;
 };
 
 struct xr_view {
@@ -276,6 +284,15 @@ void xr_shm_rx_arm(struct xr_shm_rx *rx, uint32_t waiter);
 
 /* Says READY: from now on the sender may publish START. */
 void xr_shm_rx_ready(struct xr_shm_rx *rx);
+
+/*
+ * Receiver's freeze that keeps what is published: from now on the sender uses the socket,
+ * and what lies in the ring is read here first, by any process of the family that holds
+ * the receive lock; peek, take and commit go on until it is used up (then -ESTALE).  The
+ * sender has nothing to replay, so one that is away or dead holds up nobody.  0, or
+ * -ESTALE when the sender froze first.  The caller must wake it.
+ */
+int xr_shm_rx_seal(struct xr_shm_rx *rx);
 
 /* Receiver's freeze: tells the sender to replay; the caller must wake it. */
 void xr_shm_rx_freeze(struct xr_shm_rx *rx);

@@ -76,18 +76,34 @@ static int rx_look(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte, struct x
 	}
 }
 
+/* What may still be read: all of it, or up to the end of a sealed direction. */
+static int rx_next(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte, struct xr_view *v)
+{
+	int r;
+
+	if (xr_likely(!rx->frozen))
+		return rx_look(rx, seq, byte, v);
+	if (!rx->sealed || (*seq == rx->end_seq && *byte == rx->end_byte))
+		return -ESTALE;
+	r = rx_look(rx, seq, byte, v);
+	/* the last slot may have grown since: those bytes are replayed */
+	if (r == 1 && *seq == rx->end_seq) {
+		if (*byte >= rx->end_byte)
+			return -ESTALE;
+		if (v->len > rx->end_byte - *byte)
+			v->len = rx->end_byte - *byte;
+	}
+	return r;
+}
+
 int xr_shm_rx_peek(struct xr_shm_rx *rx, struct xr_view *v)
 {
-	if (xr_unlikely(rx->frozen))
-		return -ESTALE;
-	return rx_look(rx, &rx->seq, &rx->byte, v);
+	return rx_next(rx, &rx->seq, &rx->byte, v);
 }
 
 int xr_shm_rx_peek_from(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte, struct xr_view *v)
 {
-	if (rx->frozen)
-		return -ESTALE;
-	return rx_look(rx, seq, byte, v);
+	return rx_next(rx, seq, byte, v);
 }
 
 void xr_shm_rx_take(struct xr_shm_rx *rx, const struct xr_view *v, size_t n)
@@ -106,6 +122,12 @@ int xr_shm_rx_commit(struct xr_shm_rx *rx)
 
 	if (want == old)
 		return 0;
+	if (xr_unlikely(rx->sealed)) {
+		/* the shared word says the end already; the position is this family's own */
+		rx->got += rx->pending;
+		rx->pending = 0;
+		return 0;
+	}
 	/* seq_cst: also orders the look at tx_arm after it, see xr_shm_rx_wants_notice */
 	if (xr_likely(xr_cas(&rx->dir->consumed, &old, want))) {
 		rx->committed = want;
@@ -148,6 +170,59 @@ void xr_shm_rx_ready(struct xr_shm_rx *rx)
 	xr_store_release(&rx->dir->ready, 1);
 }
 
+/* The end of what is published now, from a position on. */
+static void rx_walk(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte)
+{
+	struct xr_view v;
+
+	/* bounded by the ring: a slot further on would carry a number it cannot have yet */
+	while (rx_look(rx, seq, byte, &v) == 1) {
+		*byte += v.len;
+		if (!(v.flags & XR_SLOT_OPEN)) {
+			*seq += 1;
+			*byte = 0;
+		}
+	}
+}
+
+#define RX_SEAL_TRIES	64
+
+int xr_shm_rx_seal(struct xr_shm_rx *rx)
+{
+	uint64_t old = rx->committed, want;
+	uint32_t seq = rx->seq, byte = rx->byte, i;
+
+	if (rx->frozen)
+		return rx->sealed ? 0 : -ESTALE;
+	for (i = 0; i < RX_SEAL_TRIES; i++) {
+		rx_walk(rx, &seq, &byte);
+		want = XR_CONSUMED(seq, byte) | XR_FROZEN;
+		if (i && want == old)
+			break;
+		if (!xr_cas(&rx->dir->consumed, &old, want)) {
+			if (!i) {
+				xr_shm_rx_is_frozen(rx);
+				return -ESTALE;
+			}
+			/* the sender took notice: it replays from where the last round left it */
+			break;
+		}
+		rx->end_seq = seq;
+		rx->end_byte = byte;
+		old = want;
+		rx->arm_gen++;
+		xr_store_relaxed(&rx->dir->arm, ((uint64_t)rx->arm_gen << 32) | XR_ARM_FROZEN);
+		/*
+		 * Pairs with the fence in xr_shm_tx_armed: a publication that is not seen by the
+		 * next walk is followed by a look at the hint, and the sender replays it.
+		 */
+		xr_fence_store_load();
+	}
+	rx->frozen = 1;
+	rx->sealed = 1;
+	return 0;
+}
+
 void xr_shm_rx_freeze(struct xr_shm_rx *rx)
 {
 	atomic_fetch_or(&rx->dir->consumed, XR_FROZEN);
@@ -162,6 +237,8 @@ void xr_shm_rx_freeze(struct xr_shm_rx *rx)
 
 int xr_shm_rx_is_frozen(struct xr_shm_rx *rx)
 {
+	if (rx->sealed)
+		return rx->seq == rx->end_seq && rx->byte == rx->end_byte;
 	if (!rx->frozen && (xr_load_acquire(&rx->dir->consumed) & XR_FROZEN)) {
 		rx->frozen = 1;
 		rx->seq = XR_CONSUMED_SEQ(rx->committed);
@@ -177,9 +254,7 @@ uint64_t xr_shm_rx_readable(struct xr_shm_rx *rx)
 	uint64_t sum = 0;
 	struct xr_view v;
 
-	if (rx->frozen)
-		return 0;
-	while (rx_look(rx, &seq, &byte, &v) == 1 && v.op == XR_OP_SEND) {
+	while (rx_next(rx, &seq, &byte, &v) == 1 && v.op == XR_OP_SEND) {
 		sum += v.len;
 		byte += v.len;
 		if (!(v.flags & XR_SLOT_OPEN)) {

@@ -200,6 +200,7 @@ void xr_flow_stay_tcp(struct xr_flow *f, int fd, enum xr_reason why)
 	f->upgrade_off = 1;
 	if (f->up)
 		xr_upgrade_abort(f, fd, why);
+	xr_fetch_and(&f->path, ~XR_PATH_COUNT);
 	if (xr_load_relaxed(&f->path) & XR_PATH_FABRIC) {
 		xr_flow_retreat(f, fd, why, 0);
 		return;
@@ -207,7 +208,6 @@ void xr_flow_stay_tcp(struct xr_flow *f, int fd, enum xr_reason why)
 	f->reason = (uint16_t)why;
 	xr_stats_reason(why);
 	xr_stats_flow_reason(f->st, why);
-	xr_fetch_and(&f->path, ~XR_PATH_COUNT);
 }
 
 void xr_flow_leave(struct xr_flow *f)
@@ -216,8 +216,10 @@ void xr_flow_leave(struct xr_flow *f)
 	 * Both states are seq_cst: of two directions that come back at the same time at least
 	 * one sees the other.
 	 */
-	if (atomic_load(&f->rx_state) == XR_RX_TCP && atomic_load(&f->tx_state) == XR_TX_TCP)
+	if (atomic_load(&f->rx_state) == XR_RX_TCP && atomic_load(&f->tx_state) == XR_TX_TCP) {
 		xr_fetch_and(&f->path, ~XR_PATH_FABRIC);
+		xr_fetch_or(&f->tx.dir->state, XR_DIR_GONE);
+	}
 	xr_stats_flow_carrier(f->st, f->tx_state == XR_TX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
 			      f->rx_state == XR_RX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
 			      (uint32_t)f->link->peer_pid);
@@ -428,8 +430,9 @@ void xr_flow_release(struct xr_flow *f)
 	left = xr_fetch_sub(&f->procs, 1) - 1;
 	if (f->owner_pid != xr_getpid())
 		return;
-	/* a forked child that still counts may take the flow over (xr_fds_adopt) */
-	xr_fetch_and(&f->path, left ? XR_PATH_COUNT : 0);
+	/* a forked child may take the flow over (xr_fds_adopt), or drain what was left to it */
+	if (!left)
+		xr_store_release(&f->path, 0);
 	if (!f->link) {
 		xr_stats_flow_free(f->st);
 		f->st = NULL;

@@ -28,7 +28,7 @@ static int close_publish_end(struct xr_flow *f, int closed, uint32_t *waiter)
 	/* release: END is in the ring before the flag that announces it */
 	xr_store_release(&f->tx.dir->state, xr_load_relaxed(&f->tx.dir->state) | flags);
 	xr_shm_tx_armed(&f->tx, waiter);
-	return 0;
+	return f->tx.frozen ? -ESTALE : 0;
 }
 
 /* Wakes the peer's sender too: one that waits for space shall see CLOSED. */
@@ -159,7 +159,6 @@ void xr_flow_last_close(struct xr_flow *f, int fd)
 		/* others hold the socket: they and the kernel decide when it ends */
 		if (xr_load_relaxed(&f->path) & XR_PATH_FABRIC)
 			xr_flow_retreat(f, fd, XR_REASON_FORKED, 1000000000u);
-		xr_fetch_or(&f->tx.dir->state, XR_DIR_GONE);
 		return;
 	}
 	close_sole(f, fd);
@@ -195,6 +194,25 @@ void xr_flow_exit(void)
 	xr_fd_each(exit_holder, NULL);
 }
 
+/*
+ * Will whoever reads next come through the hooks?  Then it drains the ring itself, and a
+ * peer that is away or dead holds up nobody.  Else the bytes must reach the kernel, which
+ * only the peer can do.
+ */
+static int retreat_hooked(enum xr_reason why)
+{
+	switch (why) {
+	case XR_REASON_EXEC:
+	case XR_REASON_PASSED_FD:
+	case XR_REASON_INHERITED:
+	case XR_REASON_RETREAT_CALL:
+	case XR_REASON_SECCOMP:
+		return 0;
+	default:
+		return 1;
+	}
+}
+
 int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns)
 {
 	uint64_t end = wait_ns ? xr_now_ns() + wait_ns : 0;
@@ -214,7 +232,11 @@ int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait
 		xr_stats_reason(why);
 		xr_stats_flow_reason(f->st, why);
 	}
-	if (f->rx_state != XR_RX_TCP) {
+	if (f->rx_state == XR_RX_RING && retreat_hooked(why)) {
+		froze = !f->rx.sealed;
+		if (!xr_shm_rx_seal(&f->rx) && xr_shm_rx_is_frozen(&f->rx))
+			f->rx_state = XR_RX_TCP;
+	} else if (f->rx_state != XR_RX_TCP) {
 		xr_shm_rx_freeze(&f->rx);
 		f->rx_state = XR_RX_TCP;
 		froze = 1;

@@ -14,8 +14,6 @@ uint32_t xr_flow_poll(struct xr_flow *f, int fd)
 		xr_flow_retreat(f, fd, XR_REASON_FORKED, 0);
 		if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
 			return UINT32_MAX;
-		/* a replay is pending: readable and writable come with the kernel's help later */
-		return 0;
 	}
 	xr_flow_tx_care(f, fd);
 	/* a handler that interrupted this thread's own section: report nothing new */
@@ -53,7 +51,7 @@ static int peek_rx(struct xr_flow *f)
 	uint64_t h;
 
 	/* all of it racy reads of positions: a hint, xr_flow_poll decides under the lock */
-	if (f->rx_end || f->rx_dead || f->rx_shut || rx->frozen)
+	if (f->rx_end || f->rx_dead || f->rx_shut || rx->frozen || xr_load_relaxed(&f->rx_look))
 		return 1;
 	s = &rx->slots[rx->seq & rx->mask];
 	h = xr_load_acquire(&s->head);
@@ -81,14 +79,20 @@ int xr_flow_peek(struct xr_flow *f, uint32_t mask)
 {
 	uint32_t path = xr_load_acquire(&f->path);
 
-	if (!(path & XR_PATH_FABRIC) || f->owner_pid != xr_getpid())
+	/* a call that began on the fabric may end on the kernel socket */
+	if (!(path & XR_PATH_FABRIC))
+		return xr_ksock_poll(f->priv->fd, mask) != 0;
+	/* a child retreats what it inherited before it looks */
+	if (f->owner_pid != xr_getpid() && (f->tx_state == XR_TX_RING ||
+					    (f->rx_state == XR_RX_RING && !f->rx.sealed)))
 		return 1;
 	if (mask & POLLIN) {
 		/* also asks for a replay that the peer wants from us */
 		if (xr_load_relaxed(&f->tx.dir->arm) & XR_ARM_FROZEN && f->tx_state != XR_TX_TCP)
 			return 1;
 		if (f->rx_state == XR_RX_RING ? peek_rx(f) :
-		    (peek_rx(f) || xr_ksock_poll(f->priv->fd, POLLIN | POLLRDHUP)))
+		    ((f->rx_state == XR_RX_READY && peek_rx(f)) ||
+		     xr_ksock_poll(f->priv->fd, POLLIN | POLLRDHUP)))
 			return 1;
 	}
 	if (mask & POLLOUT) {

@@ -164,8 +164,6 @@ static ssize_t rx_tcp(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, i
 {
 	ssize_t n;
 
-	if (!(xr_load_acquire(&f->path) & XR_PATH_RX))
-		return -EREMOTEIO;
 	n = rx_kernel(fd, d, len, flags);
 	if (n > 0 && !(flags & MSG_PEEK)) {
 		atomic_fetch_add_explicit(&f->tcp_rx, (uint64_t)n, memory_order_relaxed);
@@ -326,7 +324,7 @@ static void rx_stats(struct xr_flow *f, size_t n, size_t asked)
 		xr_stats_gauge(&st->rx.queue, xr_shm_rx_readable(&f->rx));
 }
 
-/* One attempt under rx_lock, never blocks.  > 0, 0 EOF, RX_NONE, -EREMOTEIO, errors. */
+/* One attempt under rx_lock, never blocks.  > 0, 0 EOF, RX_NONE, errors. */
 static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, int flags)
 {
 	ssize_t n;
@@ -402,6 +400,9 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 		int tell;
 		ssize_t n;
 
+		/* back on TCP: the hook starts over, unless MSG_WAITALL has a part already */
+		if (!done && !(xr_load_acquire(&f->path) & XR_PATH_RX))
+			return -EREMOTEIO;
 		if (xr_lock(&f->rx_lock))
 			return done ? (ssize_t)done : -EAGAIN;
 		n = rx_some(f, fd, &d, len - done, flags);

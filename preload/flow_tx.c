@@ -153,8 +153,6 @@ static ssize_t tx_tcp(struct xr_flow *f, int fd, const struct iovec *iov, int cn
 	ssize_t n;
 	int i = 0;
 
-	if (!(xr_load_acquire(&f->path) & XR_PATH_TX))
-		return -EREMOTEIO;
 	for (; cnt && i < 16; iov++, cnt--) {
 		if (skip >= iov->iov_len) {
 			skip -= iov->iov_len;
@@ -172,7 +170,7 @@ static ssize_t tx_tcp(struct xr_flow *f, int fd, const struct iovec *iov, int cn
 	return n;
 }
 
-/* One attempt under tx_lock.  > 0, TX_NONE, -EREMOTEIO, errors. */
+/* One attempt under tx_lock.  > 0, TX_NONE, errors. */
 static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, size_t skip,
 		       size_t len, int flags, uint32_t *waiter)
 {
@@ -200,6 +198,11 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 			xr_stats_tx(f->st, XR_CARRIER_SHM, (uint64_t)n);
 			tx_gauges(f);
 			xr_shm_tx_armed(&f->tx, waiter);
+			if (xr_unlikely(f->tx.frozen)) {
+				/* the receiver froze it under our hands: these bytes go with the replay */
+				tx_start_replay(f);
+				xr_flow_tx_push_replay(f, fd);
+			}
 			return n;
 		}
 		if (n == 0) {
@@ -248,6 +251,9 @@ ssize_t xr_flow_send(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 		uint32_t waiter;
 		ssize_t n;
 
+		/* back on TCP: the hook starts over, unless a part was sent and the rest is owed */
+		if (!done && !(xr_load_acquire(&f->path) & XR_PATH_TX))
+			return -EREMOTEIO;
 		if (xr_lock(&f->tx_lock))
 			return done ? (ssize_t)done : -EAGAIN;
 		n = tx_some(f, fd, iov, cnt, done, len - done, flags, &waiter);
@@ -259,7 +265,7 @@ ssize_t xr_flow_send(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 			if (xr_likely(done == len))
 				return (ssize_t)done;
 		} else if (n != TX_NONE) {
-			return done ? (ssize_t)done : n == -EREMOTEIO ? n : tx_error(n, flags);
+			return done ? (ssize_t)done : tx_error(n, flags);
 		}
 		if (nonblock) {
 			/* as SOCK_NOSPACE: space that comes from now on is an edge */

@@ -478,6 +478,7 @@ static int wait_sleep(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadlin
 {
 	struct wait_sleep s = { .f = f, .l = l, .dir = mask & POLLIN ? 0 : 1 };
 	int bell = -1, r = 0;
+	uint32_t now;
 
 	s.w = xr_waiter_enter();
 	if (l && s.w && l->owner_pid == xr_getpid())
@@ -489,8 +490,9 @@ static int wait_sleep(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadlin
 	}
 	if (s.claimed)
 		xr_flow_arm(f, s.w, mask);
-	/* also UINT32_MAX, back on the kernel: the caller finds out */
-	if (!(xr_flow_poll(f, fd) & xr_ready_bits(mask)) &&
+	/* UINT32_MAX: back on the kernel, whose socket is then all there is to watch */
+	now = xr_flow_poll(f, fd);
+	if ((now == UINT32_MAX || !(now & xr_ready_bits(mask))) &&
 	    !(s.claimed && xr_waiter_doze(l, s.w)))
 		r = wait_in_kernel(&s, fd, mask, bell, deadline, mark);
 	wait_undo(&s);
