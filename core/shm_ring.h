@@ -294,8 +294,11 @@ void xr_shm_rx_ready(struct xr_shm_rx *rx);
  */
 int xr_shm_rx_seal(struct xr_shm_rx *rx);
 
-/* Receiver's freeze: tells the sender to replay; the caller must wake it. */
-void xr_shm_rx_freeze(struct xr_shm_rx *rx);
+/*
+ * Receiver's freeze: the sender replays from the first byte not yet read; the caller must
+ * wake it.  Undoes a seal; -ESTALE when the sender has acted on that already.
+ */
+int xr_shm_rx_freeze(struct xr_shm_rx *rx);
 int xr_shm_rx_is_frozen(struct xr_shm_rx *rx);
 
 /* Payload bytes readable now (walks the ring; for FIONREAD and statistics). */

@@ -223,8 +223,18 @@ int xr_shm_rx_seal(struct xr_shm_rx *rx)
 	return 0;
 }
 
-void xr_shm_rx_freeze(struct xr_shm_rx *rx)
+int xr_shm_rx_freeze(struct xr_shm_rx *rx)
 {
+	if (rx->sealed) {
+		/* the seal is ours to move back as long as the sender has not taken notice */
+		uint64_t old = XR_CONSUMED(rx->end_seq, rx->end_byte) | XR_FROZEN;
+
+		if (!xr_shm_rx_is_frozen(rx) &&
+		    !xr_cas(&rx->dir->consumed, &old, XR_CONSUMED(rx->seq, rx->byte) | XR_FROZEN))
+			return -ESTALE;
+		rx->sealed = 0;
+		return 0;
+	}
 	atomic_fetch_or(&rx->dir->consumed, XR_FROZEN);
 	rx->frozen = 1;
 	rx->seq = XR_CONSUMED_SEQ(rx->committed);
@@ -233,6 +243,7 @@ void xr_shm_rx_freeze(struct xr_shm_rx *rx)
 	rx->arm_gen++;
 	/* release: FROZEN in consumed before the hint that makes the sender look there */
 	xr_store_release(&rx->dir->arm, ((uint64_t)rx->arm_gen << 32) | XR_ARM_FROZEN);
+	return 0;
 }
 
 int xr_shm_rx_is_frozen(struct xr_shm_rx *rx)

@@ -149,6 +149,8 @@ static void close_sole(struct xr_flow *f, int fd)
 	close_tell_sender(f);
 }
 
+static int retreat(struct xr_flow *f, int fd, enum xr_reason why, int seal, uint64_t wait_ns);
+
 void xr_flow_last_close(struct xr_flow *f, int fd)
 {
 	if (f->up)
@@ -158,7 +160,7 @@ void xr_flow_last_close(struct xr_flow *f, int fd)
 	if (xr_load_relaxed(&f->procs) > 1) {
 		/* others hold the socket: they and the kernel decide when it ends */
 		if (xr_load_relaxed(&f->path) & XR_PATH_FABRIC)
-			xr_flow_retreat(f, fd, XR_REASON_FORKED, 1000000000u);
+			retreat(f, fd, XR_REASON_FORKED, 0, 1000000000u);
 		return;
 	}
 	close_sole(f, fd);
@@ -213,7 +215,8 @@ static int retreat_hooked(enum xr_reason why)
 	}
 }
 
-int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns)
+/* seal: the next reader drains the ring itself. */
+static int retreat(struct xr_flow *f, int fd, enum xr_reason why, int seal, uint64_t wait_ns)
 {
 	uint64_t end = wait_ns ? xr_now_ns() + wait_ns : 0;
 	uint32_t waiter = 0;
@@ -232,12 +235,16 @@ int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait
 		xr_stats_reason(why);
 		xr_stats_flow_reason(f->st, why);
 	}
-	if (f->rx_state == XR_RX_RING && retreat_hooked(why)) {
+	if (f->rx_state == XR_RX_RING && seal) {
 		froze = !f->rx.sealed;
 		if (!xr_shm_rx_seal(&f->rx) && xr_shm_rx_is_frozen(&f->rx))
 			f->rx_state = XR_RX_TCP;
 	} else if (f->rx_state != XR_RX_TCP) {
-		xr_shm_rx_freeze(&f->rx);
+		if (xr_shm_rx_freeze(&f->rx)) {
+			/* sealed before, and the sender went on behind the seal: they stay here */
+			xr_error("unread bytes of a flow cannot be handed over");
+			xr_stats_add(XR_STAT_INTERNAL_ERRORS, 1);
+		}
 		f->rx_state = XR_RX_TCP;
 		froze = 1;
 	}
@@ -274,6 +281,11 @@ int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait
 	if (f->owner_pid == xr_getpid() && !(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
 		xr_epoll_flow_detach(f);
 	return r;
+}
+
+int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns)
+{
+	return retreat(f, fd, why, retreat_hooked(why), wait_ns);
 }
 
 void xr_flow_give_back(struct xr_flow *f, int fd, enum xr_reason why)
