@@ -10,13 +10,10 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "autoconf.h"
 #include "config.h"
 #include "config_priv.h"
 #include "mem.h"
-
-#ifndef XR_SYSCONFDIR
-#define XR_SYSCONFDIR "/etc"
-#endif
 
 /* Variables with the prefix that are no settings. Those of the test suite start XRDMA_TEST_. */
 static const char *const env_reserved[] = {"XRDMA_CONF", "XRDMA_PRELOAD", "XRDMA_BUILD"};

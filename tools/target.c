@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* What xrdma-run is asked to start, and whether anything can be preloaded into it. */
+#include "autoconf.h"
 #include "target.h"
 
 #include <elf.h>
@@ -14,10 +15,6 @@
 #include <sys/statvfs.h>
 #include <sys/xattr.h>
 #include <unistd.h>
-
-#ifndef XR_LIBDIR
-#define XR_LIBDIR "/usr/local/lib"
-#endif
 
 #if defined(__x86_64__)
 #define OUR_MACHINE EM_X86_64
