@@ -27,7 +27,8 @@ def arguments():
     p.add_argument("--plot", metavar="FILE", help="write a PNG (needs python3-matplotlib)")
     p.add_argument("--check-floors", action="store_true", help="exit 1 when a floor is missed")
     p.add_argument("--wait-quiet", type=float, default=0, metavar="S",
-                   help="before a sample, wait up to S seconds for an otherwise idle machine")
+                   help="before a sample, wait up to S seconds for an otherwise idle machine, and "
+                   "take up to 4 times the rounds, of which the quietest count")
     p.add_argument("--no-pin", dest="pin", action="store_false",
                    help="let the scheduler place the applications (ping-pong stays pinned)")
     p.add_argument("--null", action="store_true", help="plain against plain: shows the noise")

@@ -8,6 +8,9 @@ import time
 from . import proc, work
 
 
+QUIET = .1      # of the machine may be taken by others during a quiet round
+
+
 class Progress:
     """One line per step with the elapsed time; on a terminal it is updated while it runs."""
 
@@ -72,6 +75,12 @@ class Row:
         self.foreign = []
         self.flows = {}         # contender -> xr-stat lines of the live flows
         self.seconds = 0
+
+    def keep(self, rounds):
+        """The rounds that count: chosen by what others did meanwhile, not by their results."""
+        for i, c in enumerate(self.work.contenders):
+            self.samples[c.name] = [one[i][0] for _, _, one in sorted(rounds, key=lambda r: r[1])]
+        self.foreign = [f for f, _, _ in rounds]
 
     def median(self, name):
         v = [s.value for s in self.samples[name]]
@@ -145,14 +154,18 @@ def measure(w, setup, rounds, seconds, quiet, progress):
             lines = w.probe(setup, c, seconds)
             if lines:
                 row.flows[c.name] = lines
-        for i in range(rounds):
+        taken = []
+        while len(taken) < rounds or (
+                quiet and len(taken) < 4 * rounds
+                and sum(r[0] <= QUIET for r in taken) < rounds):
+            one = []
             for c in w.contenders:
                 so_far = row.ratio()
-                progress.update(f"{w.title}: round {i + 1}/{rounds} {c.name}"
+                progress.update(f"{w.title}: round {len(taken) + 1} {c.name}"
                                 + (f", ratio so far {so_far:.2f}" if so_far else ""))
-                s, foreign = take(w, setup, c, seconds, quiet)
-                row.samples[c.name].append(s)
-                row.foreign.append(foreign)
+                one.append(take(w, setup, c, seconds, quiet))
+            taken.append((max(f for _, f in one), len(taken), one))
+            row.keep(sorted(taken)[:rounds])
     except proc.BenchError as e:
         row.error = str(e)
     except (OSError, ValueError, KeyError, IndexError) as e:
