@@ -227,14 +227,21 @@ void xr_flow_leave(struct xr_flow *f)
 
 /* ---- accounting of kernel I/O -------------------------------------------- */
 
+/*
+ * inside: the count of threads in such a call.  It falls after the bytes were added: who
+ * finds nobody inside finds every byte accounted for.
+ */
 static void flow_account(struct xr_flow *f, int fd, uint32_t dir, _Atomic uint64_t *total,
-			 ssize_t n)
+			 _Atomic uint32_t *inside, ssize_t n)
 {
-	uint64_t sum;
+	uint64_t sum = 0;
 
+	if (xr_likely(n > 0))
+		sum = atomic_fetch_add_explicit(total, (uint64_t)n, memory_order_relaxed) +
+		      (uint64_t)n;
+	xr_fetch_sub(inside, 1);
 	if (n <= 0)
 		return;
-	sum = atomic_fetch_add_explicit(total, (uint64_t)n, memory_order_relaxed) + (uint64_t)n;
 	if (f->last_dir != dir) {
 		f->last_dir = dir;
 		f->turns++;
@@ -256,8 +263,7 @@ int xr_flow_tcp_rx_begin(struct xr_flow *f)
 
 void xr_flow_tcp_rx_end(struct xr_flow *f, int fd, ssize_t n)
 {
-	xr_fetch_sub(&f->k_rx, 1);
-	flow_account(f, fd, 1, &f->tcp_rx, n);
+	flow_account(f, fd, 1, &f->tcp_rx, &f->k_rx, n);
 }
 
 int xr_flow_kpoll_begin(struct xr_flow *f)
@@ -291,8 +297,7 @@ int xr_flow_tcp_tx_begin(struct xr_flow *f)
 
 void xr_flow_tcp_tx_end(struct xr_flow *f, int fd, ssize_t n)
 {
-	xr_fetch_sub(&f->k_tx, 1);
-	flow_account(f, fd, 2, &f->tcp_tx, n);
+	flow_account(f, fd, 2, &f->tcp_tx, &f->k_tx, n);
 }
 
 /* ---- links of the process ------------------------------------------------ */
