@@ -38,7 +38,7 @@ static int inner_make(struct xr_epoll *ep)
 	ep->waiter = xr_waiter_get();
 	if (!ep->waiter)
 		return -ENOSPC;
-	/* a descriptor of our own for the outer set: the program's may be closed by another thread */
+	/* of our own for the outer set: another thread may close the program's */
 	r = xr_sys3(SYS_fcntl, ep->epfd, F_DUPFD_CLOEXEC, 3);
 	if (r < 0)
 		goto put_waiter;
@@ -341,7 +341,7 @@ static int reg_check(struct xr_epreg *r, const struct xr_epoll *first)
 	/* one file per flow: a direction has room for one waiter */
 	if (r->ep != first || r->ep->gen != xr_ep_gen || (r->events & EPOLLEXCLUSIVE))
 		return -EINVAL;
-	/* the kernel keeps a registration under a number that was closed, but nobody can change it */
+	/* registered under a number that was closed since: nobody can change it any more */
 	if (xr_fd_flow(r->fd) != r->flow)
 		return -EINVAL;
 	e = inner_make(r->ep);

@@ -32,8 +32,8 @@ static inline uint64_t xr_deadline_min(uint64_t a, uint64_t b)
 
 /*
  * 1 when a stack address that was remembered in TLS or beside a lock of this thread lies
- * in an outer frame of the caller's, which is at `own`; 0 when that frame was left by longjmp: then the
- * stack has been wound back beyond it.
+ * in an outer frame of the caller's, which is at `own`; 0 when that frame was left by
+ * longjmp: then the stack has been wound back beyond it.
  */
 int xr_frame_alive(uintptr_t own, uintptr_t frame);
 

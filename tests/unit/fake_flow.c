@@ -167,9 +167,9 @@ uint32_t xr_ksock_poll(int fd, uint32_t events)
 static void link_make(int i)
 {
 	struct xr_shm_arena a, b, a_far, b_far;
-	int sv[2];
+	int sv[2], type = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK;
 
-	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sv), 0);
+	assert_int_equal(socketpair(AF_UNIX, type, 0, sv), 0);
 	assert_int_equal(xr_shm_arena_create(&a, 16u << 20, 16), 0);
 	assert_int_equal(xr_shm_arena_create(&b, 16u << 20, 16), 0);
 	assert_int_equal(xr_shm_arena_attach(&a_far, a.fd), 0);

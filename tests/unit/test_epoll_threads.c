@@ -53,7 +53,7 @@ static void interrupted(void **state)
 	assert_int_equal(wait_ev(&ev, 1, -1), -EINTR);
 	pthread_join(t, NULL);
 	assert_int_equal(handled, 1);
-	/* blocked, pending, let in by the mask of the call; the kernel does not if there is no time */
+	/* pending and let in by the mask of the call: not looked at when there is no time */
 	sigfillset(&all);
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &all, NULL);
@@ -135,8 +135,8 @@ static void woken(struct waiter *w, uint64_t data)
 	assert_int_equal(w->done, 1);
 	pthread_join(w->t, NULL);
 	if (w->n != 1)
-		print_message("%d events: %d %x, %d %x\n", w->n, (int)w->ev[0].data.u64, w->ev[0].events,
-			      (int)w->ev[1].data.u64, w->ev[1].events);
+		print_message("%d events: %d %x, %d %x\n", w->n, (int)w->ev[0].data.u64,
+			      w->ev[0].events, (int)w->ev[1].data.u64, w->ev[1].events);
 	assert_int_equal(w->n, 1);
 	assert_int_equal(w->ev[0].data.u64, data);
 }
