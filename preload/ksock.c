@@ -35,10 +35,13 @@ uint32_t xr_ksock_poll(int fd, uint32_t events)
 	return n > 0 ? (uint32_t)(unsigned short)p.revents : 0;
 }
 
+#define KSOCK_ESTABLISHED	1	/* TCP_ESTABLISHED; its header and linux/tcp.h exclude each other */
+
 /*
  * written = bytes ever handed to the kernel; read = bytes ever taken from it.  Both in
  * one getsockopt, so that they cannot tear, but for the receive queue: it may grow in
  * between, which a second look at bytes_received excludes.
+ * -ESHUTDOWN when either direction has been closed.
  */
 int xr_ksock_offsets(int fd, uint64_t *written, uint64_t *read)
 {
@@ -57,6 +60,9 @@ int xr_ksock_offsets(int fd, uint64_t *written, uint64_t *read)
 			return (int)r;
 		if (la < offsetof(struct tcp_info, tcpi_bytes_retrans) + 8)
 			return -EOPNOTSUPP;
+		/* a FIN counts as a byte, in either direction */
+		if (b.tcpi_state != KSOCK_ESTABLISHED)
+			return -ESHUTDOWN;
 		if (a.tcpi_bytes_received != b.tcpi_bytes_received)
 			continue;
 		*written = a.tcpi_bytes_sent - a.tcpi_bytes_retrans + a.tcpi_notsent_bytes;

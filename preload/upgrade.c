@@ -258,6 +258,19 @@ static int up_start(struct xr_upgrade *u, int fd, uint32_t *waiter)
 	return 0;
 }
 
+static int up_switch_reason(int r)
+{
+	switch (r) {
+	case -EILSEQ:
+		return XR_REASON_UNHOOKED_IO;
+	case -ESHUTDOWN:
+		/* half-closed before it could move */
+		return XR_REASON_CLOSED;
+	default:
+		return XR_REASON_INTERNAL;
+	}
+}
+
 /* ---- the machine --------------------------------------------------------------- */
 
 /* tx_lock held. */
@@ -402,7 +415,7 @@ static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *att
 		if (!r)
 			*attach = 1;
 		else if (r != -EAGAIN)
-			*retreat = r == -EILSEQ ? XR_REASON_UNHOOKED_IO : XR_REASON_INTERNAL;
+			*retreat = up_switch_reason(r);
 		return;
 	}
 	/* acquire: pairs with the release in xr_shm_rx_ready, what the peer armed is visible */
@@ -413,7 +426,7 @@ static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *att
 			u->link = NULL;
 			up_free(u);
 		} else if (r != -EAGAIN) {
-			*retreat = r == -EILSEQ ? XR_REASON_UNHOOKED_IO : XR_REASON_INTERNAL;
+			*retreat = up_switch_reason(r);
 		}
 	}
 }
