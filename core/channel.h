@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * A channel: messages over one queue pair, through fabric.h only.
+ *
+ * Up to XR_CHANNEL_EAGER bytes travel in the SEND itself; a larger message is announced, and
+ * the receiver READs it from the sender's memory in fragments of XR_CHANNEL_FRAGMENT bytes.
+ * Messages are delivered in the order they were sent.  The sender's buffer is held until the
+ * message is acked and its SEND has completed.
+ *
+ * Closing: CLOSE follows everything that was sent; its receiver delivers what came before,
+ * answers with a CLOSE of its own, whose ack settles all, and the one that asked disconnects.
+ *
+ * Everything that a peer wrote is checked before it is used; what is impossible ends the
+ * channel with -EPROTO.
+ */
+#ifndef XR_CHANNEL_H
+#define XR_CHANNEL_H
+
+#include <stdint.h>
+#include "context.h"
+#include "pool.h"
+#include "window.h"
+
+#define XR_CHANNEL_EAGER	4096u
+#define XR_CHANNEL_FRAGMENT	65536u
+#define XR_CHANNEL_MAGIC	0x58524348u	/* "XRCH", changes with the layout */
+#define XR_CHANNEL_VERSION	1u
+
+enum xr_msg_type { XR_MSG_EAGER = 1, XR_MSG_ANNOUNCE, XR_MSG_ACK, XR_MSG_CLOSE };
+
+/* In front of every message.  Host order: the magic of a peer of the other order does not fit. */
+struct xr_msg_hdr {
+	uint8_t version;
+	uint8_t type;
+	uint16_t reserved;	/* 0 */
+	uint32_t seq;		/* data: its number; control: the next one */
+	uint32_t ack;		/* every message before it is processed */
+	uint32_t imm;
+	uint64_t id;
+	uint64_t len;		/* bytes of the message */
+};
+
+/* After the header of an announcement. */
+struct xr_msg_where {
+	uint64_t addr;
+	uint32_t rkey;
+	uint32_t reserved;
+};
+
+/* Private data of connect and accept: what this end grants. */
+struct xr_hello {
+	uint32_t magic;
+	uint32_t version;
+	uint32_t msgs;
+	uint32_t first;		/* sequence number that this connection starts with (connect only) */
+	uint64_t bytes;
+};
+
+struct xr_out {			/* a message between send and settled */
+	struct xr_buf buf;
+	struct xrdma_mem *mem;
+	const void *data;	/* in mem */
+	uint64_t id, len;
+	uint32_t imm, rkey;
+	uint32_t wr_bytes;	/* of the SEND */
+};
+
+enum xr_channel_state {
+	XR_CH_CONNECTING, XR_CH_ACCEPTING, XR_CH_OPEN,
+	XR_CH_CLOSING,		/* the program has closed it, CLOSE goes out when all is sent */
+	XR_CH_DEAD,		/* the QP is in ERR; freed when everything has been flushed */
+};
+
+struct xrdma_channel {
+	struct xrdma_context *ctx;
+	struct xrdma_channel *next;
+	void *user;
+	struct xr_qp *qp;
+	struct xr_cm_id *id;
+	enum xr_channel_state state;
+	uint8_t silent;		/* the program knows that it is over */
+	uint8_t close_sent, close_seen;
+	struct xr_window win;
+	uint32_t *charge;
+
+	/* send ring: released <= una and completed <= posted <= queued; by number & out_mask */
+	struct xr_out *out;
+	uint32_t out_mask;
+	uint32_t released, completed, posted, queued;
+	uint32_t sq_used, sq_depth;
+
+	/* receives */
+	struct xr_buf *in;
+	uint32_t nin, rq_used;
+	uint32_t *arrived;	/* indexes of data messages that are not delivered, in order */
+	uint32_t arrived_mask, arr_head, arr_tail;
+
+	/* the READ of the message at arr_head */
+	struct xr_buf rd;
+	uint64_t rd_posted, rd_got;
+	uint32_t rd_out;
+	uint8_t rd_active;
+};
+
+int xr_channel_connect(struct xrdma_context *ctx, const struct xr_addr *addr,
+		       struct xrdma_channel **ch);
+/* Takes or rejects a request. */
+void xr_channel_request(struct xrdma_context *ctx, const struct xr_cm_event *ev);
+void xr_channel_event(struct xrdma_channel *ch, const struct xr_cm_event *ev);
+void xr_channel_complete(struct xrdma_channel *ch, const struct xr_wc *wc);
+/* Goes on with whatever waited for memory, credit or queue room; number of things done. */
+int xr_channel_progress(struct xrdma_channel *ch);
+int xr_channel_send(struct xrdma_channel *ch, const struct xrdma_msg *msg);
+void xr_channel_close(struct xrdma_channel *ch);
+/* Ends it at once; the program is told unless it knows. */
+void xr_channel_fail(struct xrdma_channel *ch, int error);
+/* 1 when nothing refers to it any more. */
+int xr_channel_quiet(const struct xrdma_channel *ch);
+void xr_channel_free(struct xrdma_channel *ch);
+
+#endif
