@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include "fdtab.h"
@@ -151,7 +152,8 @@ struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonb
 	}
 	f = &s->flow[i];
 	gen = xr_load_relaxed(&f->gen);
-	memset(f, 0, sizeof(*f));
+	/* the rest of a free flow is zero: flow_free saw to it, for flows that had a fabric */
+	memset(f, 0, offsetof(struct xr_flow, rx_lock));
 	xr_store_relaxed(&f->gen, gen + 1);
 	f->index = i;
 	f->owner_pid = s->pid;
@@ -382,6 +384,10 @@ static void flow_free(struct xr_flow *f)
 		xr_stats_flow_free(f->st);
 		f->st = NULL;
 	}
+	/* most connections are short and never touch the directions: nor does their end */
+	if (f->dir_off)
+		memset((char *)f + offsetof(struct xr_flow, rx_lock), 0,
+		       sizeof(*f) - offsetof(struct xr_flow, rx_lock));
 	slab_lock();
 	f->next_free = s->free;
 	s->free = f->index;
