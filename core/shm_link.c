@@ -96,7 +96,8 @@ void xr_shm_link_free(struct xr_shm_link *l)
 			xr_fd_close(xr_load_relaxed(&l->bell_tx[w]) - 1);
 	}
 	/* whatever was not given back goes with the arena */
-	xr_fetch_sub(&link_used, (uint64_t)l->chunks_used * XR_CHUNK);
+	xr_fetch_sub(&link_used, (uint64_t)l->chunks_used * XR_CHUNK +
+		     (uint64_t)l->dirs_used * XR_DIR_BYTES(l->own.hdr.dir_slots));
 	xr_fd_close(l->conn);
 	xr_shm_arena_destroy(&l->own);
 	xr_shm_arena_destroy(&l->peer);
@@ -116,6 +117,8 @@ uint64_t xr_shm_link_dir_get(struct xr_shm_link *l)
 		l->dir_free = l->dir_next[i];
 	else if (l->dir_fresh < l->own.hdr.ndirs)
 		i = l->dir_fresh++;
+	if (i != UINT32_MAX)
+		l->dirs_used++;
 	link_unlock(l);
 	if (i == UINT32_MAX) {
 		xr_fetch_sub(&link_used, size);
@@ -131,6 +134,7 @@ void xr_shm_link_dir_put(struct xr_shm_link *l, uint64_t off)
 	link_lock(l);
 	l->dir_next[i] = l->dir_free;
 	l->dir_free = i;
+	l->dirs_used--;
 	link_unlock(l);
 	xr_fetch_sub(&link_used, XR_DIR_BYTES(l->own.hdr.dir_slots));
 }

@@ -91,7 +91,7 @@ struct xr_shm_link {
 	uint32_t dir_fresh, dir_free;	/* never used from here on; head of the free list */
 	uint32_t chunk_fresh, chunk_free;
 	uint32_t *dir_next, *chunk_next;	/* free lists, private memory */
-	uint32_t chunks_used;
+	uint32_t chunks_used, dirs_used;
 
 	/* descriptor + 1, 0: none */
 	_Atomic int *bell_rx;		/* own eventfd by own waiter */
