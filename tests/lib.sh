@@ -113,6 +113,7 @@ make_work() {
 	else
 		work=$(mktemp -d "${TMPDIR:-/tmp}/xrdma-tests.XXXXXX") || exit 2
 		work_is_ours=1
+		chmod 755 "$work" # some tests run programs as another user
 	fi
 	trap end_work EXIT
 	trap 'exit 130' HUP INT TERM
