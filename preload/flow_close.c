@@ -235,7 +235,8 @@ static int retreat(struct xr_flow *f, int fd, enum xr_reason why, int seal, uint
 		xr_stats_reason(why);
 		xr_stats_flow_reason(f->st, why);
 	}
-	if (f->rx_state == XR_RX_RING && seal) {
+	/* also before START was seen: the sender may have published it, and all the rest, by now */
+	if (f->rx_state != XR_RX_TCP && seal) {
 		froze = !f->rx.sealed;
 		if (!xr_shm_rx_seal(&f->rx) && xr_shm_rx_is_frozen(&f->rx))
 			f->rx_state = XR_RX_TCP;
@@ -291,7 +292,10 @@ int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait
 void xr_flow_give_back(struct xr_flow *f, int fd, enum xr_reason why)
 {
 	xr_flow_retreat(f, fd, why, 0);
-	/* release: the freeze before it; the peer stops waiting for START */
-	if (f->link)
+	/*
+	 * release: the freeze before it; the peer stops waiting for START.  While sealed bytes
+	 * are left to read here xr_flow_leave says it later.
+	 */
+	if (f->link && f->rx_state == XR_RX_TCP)
 		xr_fetch_or(&f->tx.dir->state, XR_DIR_GONE);
 }

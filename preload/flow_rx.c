@@ -335,7 +335,11 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 		r = rx_try_start(f, fd);
 		if (r)
 			return r < 0 ? r : rx_some(f, fd, d, len, flags);
-		return rx_tcp(f, fd, d, len, flags);
+		n = rx_tcp(f, fd, d, len, flags);
+		/* a FIN, after which the peer's memory is final: it may have left TCP since we looked */
+		if (n == 0 && len && rx_try_start(f, fd) > 0)
+			return rx_some(f, fd, d, len, flags);
+		return n;
 	case XR_RX_DRAIN:
 		n = rx_kernel(fd, d, len < f->drain_left ? len : f->drain_left, flags);
 		if (n > 0 && !(flags & MSG_PEEK)) {
