@@ -4,6 +4,7 @@
  * calls that the program makes anyway.  tx_lock of the flow guards its handshake.
  */
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -219,6 +220,21 @@ static int up_finish(struct xr_upgrade *u, int fd)
 	return 0;
 }
 
+/*
+ * MSG_MORE, TCP_CORK or Nagle may hold back the last bytes before the switch until more
+ * come, and no more will: setting TCP_NODELAY sends them.
+ */
+static void up_push_tail(int fd)
+{
+	int on = 1, was = 0;
+	socklen_t len = sizeof(was);
+
+	xr_sys5(SYS_getsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &was, &len);
+	xr_sys5(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+	if (!was)
+		xr_sys5(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &was, sizeof(was));
+}
+
 /* The peer is ready: leave TCP at this very offset.  tx_lock held. */
 static int up_start(struct xr_upgrade *u, int fd, uint32_t *waiter)
 {
@@ -241,6 +257,7 @@ static int up_start(struct xr_upgrade *u, int fd, uint32_t *waiter)
 		xr_fetch_and(&f->path, ~XR_PATH_TX);
 		return r;
 	}
+	up_push_tail(fd);
 	f->tx_state = XR_TX_RING;
 	f->reason = XR_REASON_NONE;
 	xr_shm_tx_armed(&f->tx, waiter);
