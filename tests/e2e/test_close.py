@@ -192,8 +192,9 @@ def test_peer_reset_wakes_blocked_writer(live):
     live.client.asleep()
     live.s.close()
     r = w.result(2)
-    assert r.err in ("ECONNRESET", "EPIPE") or 0 < r.ret < 100000
-    assert live.c.send(1).err in ("ECONNRESET", "EPIPE")
+    # what found room at the last instant is counted, and the next call has the error
+    assert r.err in ("ECONNRESET", "EPIPE") or 0 < r.ret
+    harness.until(lambda: live.c.send(1).err in ("ECONNRESET", "EPIPE"), 1, "reset")
 
 
 def test_epipe_and_sigpipe(live):

@@ -143,7 +143,22 @@ def test_live_flow_is_upgraded(env, wait):
 
 def test_one_way_is_upgraded(env):
     """No answer ever comes back: bytes alone make the flow worth it."""
-    long_lived(env, M, wait="block", c2s=32 * M, s2c=0)
+    def moving(_, live):
+        if env.mode != "both":
+            return as_expected(env, live)
+        return {(f["role"], f["carrier_tx" if f["role"] == "client" else "carrier_rx"]) for f in live} == {
+            ("client", "shm"), ("server", "shm")}
+    live = transfer(env, hold=M, want=moving, wait="block", proto="halfclose", c2s=32 * M, s2c=0)
+    assert env.mode == "plain" or moving(env, live), live
+
+
+@pytest.mark.parametrize("wait", ["block", "epollet"])
+def test_half_closed_from_the_start(env, wait):
+    """The server ends its direction before it has sent a byte. All arrives; and if the flow stays
+    on TCP for that, it says so."""
+    live = transfer(env, wait=wait, c2s=16 * M, s2c=0, hold=8 * M)
+    assert all(f["carrier"] == "shm" or f["reason"] in ("closed", "peer-refused", "peer-not-xrdma", "young")
+               for f in live), live
 
 
 @pytest.mark.modes("server", "client")
