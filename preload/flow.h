@@ -254,7 +254,7 @@ extern uint8_t xr_uuid[16];		/* of this process; fresh after fork */
 ssize_t xr_ksock_recv(int fd, const struct iovec *iov, int cnt, int flags);
 ssize_t xr_ksock_send(int fd, const struct iovec *iov, int cnt, int flags);
 uint32_t xr_ksock_poll(int fd, uint32_t events);
-/* Stream offsets so far, program bytes only; -errno. */
+/* Stream offsets so far, program bytes only; -errno, -ESHUTDOWN: half-closed or more. */
 int xr_ksock_offsets(int fd, uint64_t *written, uint64_t *read);
 
 /* poll(2) bits of one direction, its lock held; UINT32_MAX: it is back on TCP. */

@@ -242,7 +242,8 @@ static int up_host_setup(struct xr_upgrade *u)
 		return 0;
 	r = n <= 0 ? -EPIPE : xr_up_check(&m, (size_t)n, XR_UP_SETUP, &u->tuple);
 	if (!r && (m.echo != u->nonce || m.nonce != u->peer_nonce ||
-		   memcmp(m.uuid, u->call.uuid, 16) || nfds != u->new_link))
+		   memcmp(m.uuid, u->call.uuid, 16) || nfds != u->new_link ||
+		   m.flags != (u->new_link ? 0 : XR_UP_LINK)))
 		r = -EBADMSG;
 	if (!r && u->new_link) {
 		r = up_make_link(u, &m, fds[0]);
@@ -305,7 +306,7 @@ int xr_up_call(struct xr_upgrade *u, int fd)
 	return r < 0 ? r : 0;
 }
 
-static int up_caller_link(struct xr_upgrade *u, const struct xr_up_msg *a, int *fds, int nfds,
+static int up_caller_link(struct xr_upgrade *u, const struct xr_up_msg *a, const int *fds,
 			  struct xr_up_msg *s, int *out, int *nout)
 {
 	int r;
@@ -321,8 +322,6 @@ static int up_caller_link(struct xr_upgrade *u, const struct xr_up_msg *a, int *
 		s->tag = xr_up_tag(u->link, XR_UP_SETUP, u->nonce, a->nonce);
 		return 0;
 	}
-	if (nfds != 2)
-		return -EBADMSG;
 	r = up_arena(u);
 	if (r)
 		return r;
@@ -345,7 +344,7 @@ int xr_up_caller_step(struct xr_upgrade *u, int fd)
 	if (n == -EAGAIN || n == -EINTR)
 		return 0;
 	r = n <= 0 ? -EPIPE : xr_up_check(&a, (size_t)n, XR_UP_ANSWER, &u->tuple);
-	if (!r && (nfds < 1 || a.echo != u->nonce))
+	if (!r && (nfds != (a.flags & XR_UP_LINK ? 1 : 2) || a.echo != u->nonce))
 		r = -EBADMSG;
 	if (!r)
 		r = xr_proof_check(fds[0], u->conn, fd, &u->tuple);
@@ -355,7 +354,7 @@ int xr_up_caller_step(struct xr_upgrade *u, int fd)
 	u->peer_cookie = a.cookie;
 	u->peer_dir_off = a.dir_off;
 	up_msg_init(u, &s, XR_UP_SETUP);
-	r = up_caller_link(u, &a, fds, nfds, &s, out, &nout);
+	r = up_caller_link(u, &a, fds, &s, out, &nout);
 	if (!r)
 		r = up_own_dir(u);
 	if (!r)
