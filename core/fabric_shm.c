@@ -234,6 +234,36 @@ static void dev_harvested(void *arg, struct xr_shm_link *l, uint32_t cookie)
 		shm_activate(q);
 }
 
+/* When a QP must be looked at although nobody rings. */
+static void dev_timer(struct shm_dev *d)
+{
+	uint64_t at = UINT64_MAX, starved = 0;
+	struct itimerspec it = { 0 };
+	uint32_t i;
+
+	for (i = 0; i < d->qp_room; i++) {
+		struct shm_qp *q = d->qps[i];
+
+		if (!q)
+			continue;
+		if (q->rnr_deadline && q->rnr_deadline < at)
+			at = q->rnr_deadline;
+		starved |= q->starved;
+	}
+	if (starved && xr_now_ns() + SHM_STARVED_NS < at)
+		at = xr_now_ns() + SHM_STARVED_NS;
+	if (at == UINT64_MAX)
+		return;
+	it.it_value.tv_sec = (time_t)(at / 1000000000u);
+	it.it_value.tv_nsec = (long)(at % 1000000000u);
+	timerfd_settime(d->cq_timer, TFD_TIMER_ABSTIME, &it, NULL);
+}
+
+static int dev_needs_time(const struct shm_qp *q)
+{
+	return q->rnr_deadline || q->starved;
+}
+
 /*
  * While a queue is armed, whoever polls may sleep next: a QP without work is armed at
  * once, and one that is busy without completing anything is not waited for.
@@ -245,6 +275,8 @@ static void dev_settle(struct shm_dev *d, struct shm_qp *q)
 	for (i = 0; i < 16; i++) {
 		if (!shm_qp_arm(q)) {
 			shm_deactivate(q);
+			if (dev_needs_time(q))
+				dev_timer(d);
 			return;
 		}
 		shm_qp_progress(q);
@@ -269,13 +301,14 @@ static void dev_progress(struct shm_dev *d)
 			q->idle = 0;
 			if (xr_unlikely(d->armed))
 				dev_settle(d, q);
-		} else if (xr_unlikely(++q->idle > limit || d->armed)) {
-			if (!shm_qp_arm(q))
-				shm_deactivate(q);
-			else if (d->armed)
-				dev_settle(d, q);
-			else
+		} else if (xr_unlikely(d->armed)) {
+			dev_settle(d, q);
+		} else if (xr_unlikely(++q->idle > limit)) {
+			/* nobody rings for what only time brings */
+			if (dev_needs_time(q) || shm_qp_arm(q))
 				q->idle = 0;
+			else
+				shm_deactivate(q);
 		}
 	}
 }
@@ -290,31 +323,6 @@ static int shm_cq_poll(struct xr_cq *cq, struct xr_wc *wc, int n)
 	for (; i < n && c->head != c->tail; i++)
 		wc[i] = c->ring[c->head++ & c->mask];
 	return i;
-}
-
-/* When a QP must be looked at although nobody rings. */
-static void dev_timer(struct shm_dev *d)
-{
-	uint64_t at = UINT64_MAX, starved = 0;
-	struct itimerspec it = { 0 };
-	uint32_t i;
-
-	for (i = 0; i < d->qp_room; i++) {
-		struct shm_qp *q = d->qps[i];
-
-		if (!q)
-			continue;
-		if (q->rnr_deadline && q->rnr_deadline < at)
-			at = q->rnr_deadline;
-		starved |= q->starved;
-	}
-	if (starved && xr_now_ns() + SHM_STARVED_NS < at)
-		at = xr_now_ns() + SHM_STARVED_NS;
-	if (at == UINT64_MAX)
-		return;
-	it.it_value.tv_sec = (time_t)(at / 1000000000u);
-	it.it_value.tv_nsec = (long)(at % 1000000000u);
-	timerfd_settime(d->cq_timer, TFD_TIMER_ABSTIME, &it, NULL);
 }
 
 static int shm_cq_arm(struct xr_cq *cq)
@@ -365,7 +373,7 @@ static void shm_cq_event(struct xr_cq *cq)
 			continue;
 		for (k = 0; k < d->qp_room; k++) {
 			q = d->qps[k];
-			if (q && (q->rnr_deadline || q->starved))
+			if (q && dev_needs_time(q))
 				shm_activate(q);
 		}
 	}
