@@ -332,6 +332,8 @@ static void attack_control(void)
 static void attack_ring(void)
 {
 	h.ring = h.attacked = 1;
+	printf("{\"stage\": \"ring\"}\n");
+	fflush(stdout);
 	if (is("ring-control"))
 		attack_control();
 	else if (is("ring-close"))
