@@ -75,6 +75,7 @@ struct xr_flow {
 	uint32_t turns, last_dir;	/* changes of direction; racy by design, a hint */
 	uint32_t need_turns;		/* the upgrade takes its next step at ... */
 	uint64_t need_bytes;		/* ... or at so many bytes both ways */
+	uint64_t up_after;		/* ... but not before this time, ns */
 	struct xr_upgrade *up;		/* owner process only, under tx_lock */
 
 	/* options the fabric must honour itself; the kernel socket has them too */

@@ -295,9 +295,12 @@ static void up_begin(struct xr_flow *f, int fd)
 {
 	struct xr_tuple t;
 	struct xr_upgrade *u;
-	enum xr_reason why = up_eligible(f, fd, &t);
+	enum xr_reason why;
 	int r;
 
+	if (f->up_after && xr_now_ns() < f->up_after)
+		return;
+	why = up_eligible(f, fd, &t);
 	if (why == XR_REASON_YOUNG || why == XR_REASON_CONNECTING) {
 		up_later(f, 1, 4096);
 		return;
@@ -333,12 +336,16 @@ static void up_begin(struct xr_flow *f, int fd)
 	} else if (!r) {
 		r = xr_up_call(u, fd);
 		if (r == -ECONNREFUSED || r == -EAGAIN) {
-			/* not there (yet): the host's threshold is lower, so soon or never */
+			/*
+			 * Not there (yet).  The host's threshold is lower, but bytes that this end has
+			 * sent may wait unread for long: it is given 170 ms in all.
+			 */
 			up_free(u);
-			if (++f->up_tries >= 4)
+			f->up_after = xr_now_ns() + (2000000ull << (2 * f->up_tries));
+			if (++f->up_tries >= 5)
 				up_give_up(f, XR_REASON_PEER_NOT_XRDMA);
 			else
-				up_later(f, 2u << f->up_tries, 32768ull << f->up_tries);
+				up_later(f, 1, 4096);
 			return;
 		}
 	}
