@@ -52,23 +52,24 @@ struct xr_hello {
 	uint32_t magic;
 	uint32_t version;
 	uint32_t msgs;
-	uint32_t first;		/* sequence number that this connection starts with (connect only) */
+	uint32_t first;		/* both directions start with this number; accept repeats it */
 	uint64_t bytes;
+	uint64_t max_msg;
 };
 
 struct xr_out {			/* a message between send and settled */
-	struct xr_buf buf;
+	struct xr_buf buf;	/* header, and the payload unless that lies in mem */
 	struct xrdma_mem *mem;
-	const void *data;	/* in mem */
+	const void *data;
 	uint64_t id, len;
 	uint32_t imm, rkey;
-	uint32_t wr_bytes;	/* of the SEND */
 };
 
 enum xr_channel_state {
-	XR_CH_CONNECTING, XR_CH_ACCEPTING, XR_CH_OPEN,
-	XR_CH_CLOSING,		/* the program has closed it, CLOSE goes out when all is sent */
-	XR_CH_DEAD,		/* the QP is in ERR; freed when everything has been flushed */
+	XR_CH_OPENING,
+	XR_CH_OPEN,
+	XR_CH_CLOSING,		/* the program is out of it; CLOSE and its answer are under way */
+	XR_CH_DEAD,		/* the QP is in ERR; freed at the end of the round */
 };
 
 struct xrdma_channel {
@@ -78,44 +79,59 @@ struct xrdma_channel {
 	struct xr_qp *qp;
 	struct xr_cm_id *id;
 	enum xr_channel_state state;
-	uint8_t silent;		/* the program knows that it is over */
-	uint8_t close_sent, close_seen;
+	int error;		/* DEAD: why */
+	uint8_t accepting;	/* the peer connected to us */
+	uint8_t silent;		/* no callbacks any more */
+	uint8_t close_sent, close_seen, close_done;
+	uint8_t busy;		/* in xr_channel_progress(): callbacks may lead here again */
+	uint64_t max_msg;	/* what the peer takes */
 	struct xr_window win;
 	uint32_t *charge;
 
-	/* send ring: released <= una and completed <= posted <= queued; by number & out_mask */
+	/* send ring, by number & out_mask: released <= una, completed <= snd_nxt <= queued */
 	struct xr_out *out;
 	uint32_t out_mask;
-	uint32_t released, completed, posted, queued;
-	uint32_t sq_used, sq_depth;
+	uint32_t released, completed, queued;
+	/* control messages have buffers of their own; they complete in order */
+	struct xr_buf ctl[XR_WINDOW_CTL];
+	uint32_t ctl_posted, ctl_done;
 
 	/* receives */
 	struct xr_buf *in;
-	uint32_t nin, rq_used;
-	uint32_t *arrived;	/* indexes of data messages that are not delivered, in order */
-	uint32_t arrived_mask, arr_head, arr_tail;
+	uint32_t *in_len;
+	uint32_t nin;
+	/* indexes of messages that are not delivered, in order; OPENING: of whatever came */
+	uint32_t *arrived;
+	uint32_t arr_mask, arr_head, arr_tail;
 
-	/* the READ of the message at arr_head */
+	/* READs of the message at arr_head */
 	struct xr_buf rd;
 	uint64_t rd_posted, rd_got;
-	uint32_t rd_out;
-	uint8_t rd_active;
+	uint32_t rd_out, rd_max;
 };
 
-int xr_channel_connect(struct xrdma_context *ctx, const struct xr_addr *addr,
-		       struct xrdma_channel **ch);
+/* --- channel.c: beginning and end --- */
+
+int xr_channel_connect(struct xrdma_context *ctx, const char *name, struct xrdma_channel **ch);
 /* Takes or rejects a request. */
 void xr_channel_request(struct xrdma_context *ctx, const struct xr_cm_event *ev);
+/* ESTABLISHED, REJECTED, UNREACHABLE, DISCONNECTED. */
 void xr_channel_event(struct xrdma_channel *ch, const struct xr_cm_event *ev);
-void xr_channel_complete(struct xrdma_channel *ch, const struct xr_wc *wc);
-/* Goes on with whatever waited for memory, credit or queue room; number of things done. */
-int xr_channel_progress(struct xrdma_channel *ch);
-int xr_channel_send(struct xrdma_channel *ch, const struct xrdma_msg *msg);
 void xr_channel_close(struct xrdma_channel *ch);
-/* Ends it at once; the program is told unless it knows. */
+/* The QP goes to ERR at once; the program is told at the end of the round. */
 void xr_channel_fail(struct xrdma_channel *ch, int error);
-/* 1 when nothing refers to it any more. */
-int xr_channel_quiet(const struct xrdma_channel *ch);
 void xr_channel_free(struct xrdma_channel *ch);
+
+/* --- channel_io.c: messages --- */
+
+int xr_channel_send(struct xrdma_channel *ch, const struct xrdma_msg *msg);
+void xr_channel_complete(struct xrdma_channel *ch, const struct xr_wc *wc);
+/* Goes on with whatever waited for memory, credit or queue room. */
+void xr_channel_progress(struct xrdma_channel *ch);
+int xr_channel_post_recv(struct xrdma_channel *ch, uint32_t index);
+/* What arrived before the window was known. */
+void xr_channel_early(struct xrdma_channel *ch);
+/* Gives back what a message in the send ring holds. */
+void xr_channel_release(struct xrdma_channel *ch, struct xr_out *o);
 
 #endif

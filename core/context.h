@@ -3,8 +3,8 @@
  * A context: one device handle and what one thread drives over it, that is the completion
  * queue, the pool, the listeners and the channels, behind one descriptor to sleep on.
  *
- * Callbacks run inside xr_context_poll().  They may send and close; a channel that ends
- * meanwhile is freed when the outermost poll is over, never under the caller.
+ * Callbacks run inside xr_context_poll().  They may send and close; a channel that ended
+ * is told to the program and freed when the round is over, never under the caller.
  *
  * Locking: none, one thread at a time (xrdma.h says so to the program).
  */
@@ -18,8 +18,6 @@
 
 #define XR_CONTEXT_CQE	16384u
 
-struct xrdma_channel;
-
 struct xr_listener {
 	struct xr_listener *next;
 	struct xr_cm_id *id;
@@ -27,6 +25,7 @@ struct xr_listener {
 
 struct xrdma_mem {
 	struct xrdma_context *ctx;
+	struct xrdma_mem *next;
 	struct xr_mr *mr;
 	uint32_t refs;		/* messages that are not settled */
 };
@@ -41,8 +40,11 @@ struct xrdma_context {
 	struct xrdma_callbacks cb;
 	void *arg;
 	int epoll;		/* both descriptors of the device */
-	uint32_t depth;		/* polls on the stack */
-	uint32_t mems;
+	uint8_t polling;
+	uint8_t ended;		/* a channel is DEAD */
+	uint8_t starved;	/* a channel waits for a buffer */
+	struct xrdma_mem *mems;
+	uint64_t out_bytes;	/* buffers of messages that are not settled */
 	struct xrdma_channel *channels;
 	struct xr_listener *listeners;
 	uint64_t option[XRDMA_OPT_COUNT];
@@ -50,11 +52,13 @@ struct xrdma_context {
 
 int xr_context_create(struct xrdma_context **ctx, const char *device,
 		      const struct xrdma_callbacks *cb, void *arg);
-/* Cuts every connection. -EBUSY: from inside a callback, or memory is still registered. */
+/* Cuts every connection. -EBUSY: from inside a callback. */
 int xr_context_destroy(struct xrdma_context *ctx);
 /* One round: number of things that happened. */
 int xr_context_poll(struct xrdma_context *ctx);
-/* Poll until nothing happens and the descriptor is armed. */
+/* Polls until nothing happens and arms: 0; 1 when that takes too long. */
 int xr_context_event(struct xrdma_context *ctx);
+/* Bytes of one message that this end takes. */
+uint64_t xr_context_max_msg(const struct xrdma_context *ctx);
 
 #endif

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Channels: how they begin and end. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "channel.h"
+#include "log.h"
+#include "mem.h"
+
+static uint32_t pow2(uint32_t n)
+{
+	uint32_t p = 1;
+
+	while (p < n)
+		p *= 2;
+	return p;
+}
+
+static int channel_receives(struct xrdma_channel *ch)
+{
+	uint32_t i;
+	int r;
+
+	for (i = 0; i < ch->nin; i++) {
+		r = xr_pool_get(&ch->ctx->pool, sizeof(struct xr_msg_hdr) + XR_CHANNEL_EAGER, &ch->in[i]);
+		if (!r)
+			r = xr_channel_post_recv(ch, i);
+		if (r)
+			return r;
+	}
+	for (i = 0; i < XR_WINDOW_CTL; i++) {
+		r = xr_pool_get(&ch->ctx->pool, sizeof(struct xr_msg_hdr), &ch->ctl[i]);
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+/* A channel whose QP is in INIT, with all of its receives posted. */
+static int channel_new(struct xrdma_context *ctx, struct xrdma_channel **out)
+{
+	uint32_t msgs = (uint32_t)ctx->option[XRDMA_OPT_WINDOW_MSGS], ring = pow2(2 * msgs);
+	struct xrdma_channel *ch = calloc(1, sizeof(*ch));
+	struct xr_qp_attr attr = { .pd = ctx->pd, .send_cq = ctx->cq, .recv_cq = ctx->cq, .sig_all = 1 };
+	int r = -ENOMEM;
+
+	if (!ch)
+		return r;
+	ch->ctx = ctx;
+	ch->nin = msgs + XR_WINDOW_CTL;
+	ch->out_mask = ring - 1;
+	ch->arr_mask = pow2(ch->nin) - 1;
+	ch->rd_max = ctx->caps.max_rd_atomic;
+	ch->charge = calloc(XR_WINDOW_MAX_MSGS, sizeof(*ch->charge));
+	ch->out = calloc(ring, sizeof(*ch->out));
+	ch->in = calloc(ch->nin, sizeof(*ch->in));
+	ch->in_len = calloc(ch->nin, sizeof(*ch->in_len));
+	ch->arrived = calloc((size_t)ch->arr_mask + 1, sizeof(*ch->arrived));
+	/* at most a ring of messages, and what needs no credit; rnr_retry 0: receives never run out */
+	attr.sq_depth = ring + ch->rd_max + XR_WINDOW_CTL;
+	attr.rq_depth = ch->nin;
+	if (ch->charge && ch->out && ch->in && ch->in_len && ch->arrived)
+		r = ctx->ops->qp_create(ctx->dev, &attr, &ch->qp);
+	if (!r) {
+		ch->qp->user = ch;
+		r = ctx->ops->qp_modify(ch->qp, XR_QPS_INIT);
+	}
+	if (!r)
+		r = channel_receives(ch);
+	if (r) {
+		xr_channel_free(ch);
+		return r;
+	}
+	*out = ch;
+	return 0;
+}
+
+static void channel_link(struct xrdma_channel *ch)
+{
+	ch->id->user = ch;
+	ch->next = ch->ctx->channels;
+	ch->ctx->channels = ch;
+}
+
+void xr_channel_free(struct xrdma_channel *ch)
+{
+	struct xrdma_context *ctx = ch->ctx;
+	uint32_t i;
+
+	if (ch->id)
+		ctx->ops->cm_destroy(ch->id);
+	/* the device touches no buffer of a QP that is gone */
+	if (ch->qp)
+		ctx->ops->qp_destroy(ch->qp);
+	ch->qp = NULL;
+	for (; ch->released != ch->queued; ch->released++)
+		xr_channel_release(ch, &ch->out[ch->released & ch->out_mask]);
+	for (i = 0; ch->in && i < ch->nin; i++)
+		if (ch->in[i].addr)
+			xr_pool_put(&ctx->pool, &ch->in[i]);
+	for (i = 0; i < XR_WINDOW_CTL; i++)
+		if (ch->ctl[i].addr)
+			xr_pool_put(&ctx->pool, &ch->ctl[i]);
+	if (ch->rd.addr)
+		xr_pool_put(&ctx->pool, &ch->rd);
+	free(ch->charge);
+	free(ch->out);
+	free(ch->in);
+	free(ch->in_len);
+	free(ch->arrived);
+	free(ch);
+}
+
+void xr_channel_fail(struct xrdma_channel *ch, int error)
+{
+	if (ch->state == XR_CH_DEAD)
+		return;
+	ch->state = XR_CH_DEAD;
+	ch->error = error;
+	ch->ctx->ended = 1;
+	ch->ctx->ops->qp_modify(ch->qp, XR_QPS_ERR);
+}
+
+/* --- connecting -------------------------------------------------------------------- */
+
+static void hello_fill(const struct xrdma_context *ctx, uint32_t first, struct xr_hello *h)
+{
+	memset(h, 0, sizeof(*h));
+	h->magic = XR_CHANNEL_MAGIC;
+	h->version = XR_CHANNEL_VERSION;
+	h->msgs = (uint32_t)ctx->option[XRDMA_OPT_WINDOW_MSGS];
+	h->first = first;
+	h->bytes = ctx->option[XRDMA_OPT_WINDOW_BYTES];
+	h->max_msg = xr_context_max_msg(ctx);
+}
+
+/* Takes over what the peer grants; it was written by a stranger. */
+static int channel_hello(struct xrdma_channel *ch, const struct xr_cm_event *ev, uint32_t *first)
+{
+	struct xr_hello h, own;
+
+	if (ev->len < sizeof(h))
+		return -EPROTO;
+	memcpy(&h, ev->data, sizeof(h));
+	hello_fill(ch->ctx, h.first, &own);
+	if (h.magic != XR_CHANNEL_MAGIC || h.version != XR_CHANNEL_VERSION || !h.max_msg ||
+	    (first && h.first != *first))
+		return -EPROTO;
+	/* nin: the option may have changed since the receives were posted */
+	if (xr_window_init(&ch->win, h.first, h.msgs, h.bytes, ch->nin - XR_WINDOW_CTL, own.bytes,
+			   ch->charge, XR_WINDOW_MAX_MSGS))
+		return -EPROTO;
+	ch->max_msg = h.max_msg;
+	ch->released = ch->completed = ch->queued = h.first;
+	return 0;
+}
+
+int xr_channel_connect(struct xrdma_context *ctx, const char *name, struct xrdma_channel **out)
+{
+	struct xr_addr addr = { .family = XR_AF_SHM };
+	struct xrdma_channel *ch;
+	struct xr_hello hello;
+	uint32_t first;
+	int r;
+
+	if (!name || strlen(name) >= sizeof(addr.name))
+		return -EINVAL;
+	memcpy(addr.name, name, strlen(name));
+	r = xr_random(&first, sizeof(first));
+	if (r < 0)
+		return r;
+	r = channel_new(ctx, &ch);
+	if (r)
+		return r;
+	hello_fill(ctx, first, &hello);
+	/* kept where the answer is compared with it; nothing is in the ring yet */
+	ch->released = ch->completed = ch->queued = first;
+	r = ctx->ops->cm_connect(ctx->dev, &addr, ch->qp, &hello, sizeof(hello), &ch->id);
+	if (r) {
+		xr_channel_free(ch);
+		return r;
+	}
+	channel_link(ch);
+	*out = ch;
+	return 0;
+}
+
+void xr_channel_request(struct xrdma_context *ctx, const struct xr_cm_event *ev)
+{
+	struct xrdma_channel *ch;
+	struct xr_hello hello;
+	int r = channel_new(ctx, &ch);
+
+	if (r) {
+		xr_warn("a channel cannot be accepted: error %d", -r);
+		ctx->ops->cm_reject(ev->id, NULL, 0);
+		return;
+	}
+	ch->accepting = 1;
+	r = channel_hello(ch, ev, NULL);
+	if (r) {
+		xr_warn("a channel was refused: its peer's greeting makes no sense");
+		goto reject;
+	}
+	hello_fill(ctx, ch->queued, &hello);
+	r = ctx->ops->cm_accept(ev->id, ch->qp, &hello, sizeof(hello));
+	if (r)
+		goto reject;
+	ch->id = ev->id;
+	channel_link(ch);
+	return;
+reject:
+	ctx->ops->cm_reject(ev->id, NULL, 0);
+	xr_channel_free(ch);
+}
+
+static void channel_established(struct xrdma_channel *ch, const struct xr_cm_event *ev)
+{
+	struct xrdma_context *ctx = ch->ctx;
+	uint32_t first = ch->queued;
+
+	if (ch->state != XR_CH_OPENING)
+		return;
+	if (!ch->accepting && channel_hello(ch, ev, &first)) {
+		xr_channel_fail(ch, -EPROTO);
+		return;
+	}
+	ch->state = XR_CH_OPEN;
+	xr_channel_early(ch);
+	if (ch->state == XR_CH_DEAD) {
+		ch->silent |= ch->accepting;
+		return;
+	}
+	if (ch->accepting && ctx->cb.accepted)
+		ctx->cb.accepted(ch, ctx->arg);
+	else if (!ch->accepting && ctx->cb.connected)
+		ctx->cb.connected(ch, ctx->arg);
+	xr_channel_progress(ch);
+}
+
+void xr_channel_event(struct xrdma_channel *ch, const struct xr_cm_event *ev)
+{
+	switch (ev->type) {
+	case XR_CM_ESTABLISHED:
+		channel_established(ch, ev);
+		break;
+	case XR_CM_REJECTED:
+	case XR_CM_UNREACHABLE:
+		/* one that nobody has heard of yet goes without a word */
+		ch->silent |= ch->accepting;
+		xr_channel_fail(ch, ev->status ? ev->status : -ECONNREFUSED);
+		break;
+	case XR_CM_DISCONNECTED:
+		xr_channel_fail(ch, ev->status ? ev->status : -ECONNRESET);
+		break;
+	case XR_CM_CONNECT_REQUEST:
+		break;
+	}
+}
+
+void xr_channel_close(struct xrdma_channel *ch)
+{
+	if (ch->silent)
+		return;
+	ch->silent = 1;
+	if (ch->state == XR_CH_OPENING) {
+		xr_channel_fail(ch, 0);
+	} else if (ch->state == XR_CH_OPEN) {
+		ch->state = XR_CH_CLOSING;
+		xr_channel_progress(ch);
+	}
+}

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Contexts: one thread's device, and the rounds over all of its channels. */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+#include "channel.h"
+#include "context.h"
+#include "log.h"
+
+#define BATCH	32
+#define ROUNDS	256	/* of one xr_context_event: the program has other descriptors too */
+
+static int context_watch(struct xrdma_context *ctx)
+{
+	struct epoll_event ev = { .events = EPOLLIN };
+
+	ctx->epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (ctx->epoll < 0)
+		return -errno;
+	if (epoll_ctl(ctx->epoll, EPOLL_CTL_ADD, ctx->ops->cq_fd(ctx->cq), &ev) ||
+	    epoll_ctl(ctx->epoll, EPOLL_CTL_ADD, ctx->ops->cm_fd(ctx->dev), &ev)) {
+		int r = -errno;
+
+		close(ctx->epoll);
+		return r;
+	}
+	return 0;
+}
+
+int xr_context_create(struct xrdma_context **out, const char *device,
+		      const struct xrdma_callbacks *cb, void *arg)
+{
+	static const uint64_t preset[XRDMA_OPT_COUNT] = {
+		[XRDMA_OPT_WINDOW_MSGS] = 64,
+		[XRDMA_OPT_WINDOW_BYTES] = 8u << 20,
+		[XRDMA_OPT_MAX_MSG] = 64u << 20,
+		[XRDMA_OPT_POOL_BYTES] = 256u << 20,
+	};
+	struct xrdma_context *ctx;
+	int r, i;
+
+	if (!cb)
+		return -EINVAL;
+	ctx = calloc(1, sizeof(*ctx));
+	if (!ctx)
+		return -ENOMEM;
+	ctx->cb = *cb;
+	ctx->arg = arg;
+	for (i = 0; i < XRDMA_OPT_COUNT; i++)
+		ctx->option[i] = preset[i];
+	r = -ENODEV;
+	ctx->ops = xr_fabric_find(device ? device : "shm");
+	if (!ctx->ops)
+		goto free_context;
+	r = ctx->ops->open(&ctx->dev);
+	if (r)
+		goto free_context;
+	ctx->ops->query(ctx->dev, &ctx->caps);
+	r = ctx->ops->pd_alloc(ctx->dev, &ctx->pd);
+	if (r)
+		goto close_device;
+	r = ctx->ops->cq_create(ctx->dev, XR_CONTEXT_CQE < ctx->caps.max_cqe ? XR_CONTEXT_CQE :
+				ctx->caps.max_cqe, &ctx->cq);
+	if (r)
+		goto free_pd;
+	r = xr_pool_init(&ctx->pool, ctx->ops, ctx->pd, ctx->option[XRDMA_OPT_POOL_BYTES]);
+	if (!r)
+		r = context_watch(ctx);
+	if (r)
+		goto destroy_cq;
+	*out = ctx;
+	return 0;
+destroy_cq:
+	ctx->ops->cq_destroy(ctx->cq);
+free_pd:
+	ctx->ops->pd_free(ctx->pd);
+close_device:
+	ctx->ops->close(ctx->dev);
+free_context:
+	free(ctx);
+	return r;
+}
+
+static void context_unlink(struct xrdma_channel **pp)
+{
+	struct xrdma_channel *ch = *pp;
+
+	*pp = ch->next;
+	xr_channel_free(ch);
+}
+
+int xr_context_destroy(struct xrdma_context *ctx)
+{
+	const struct xr_fabric_ops *ops = ctx->ops;
+	int r;
+
+	if (ctx->polling)
+		return -EBUSY;
+	while (ctx->channels)
+		context_unlink(&ctx->channels);
+	while (ctx->mems) {
+		struct xrdma_mem *m = ctx->mems;
+
+		ctx->mems = m->next;
+		ops->mr_dereg(m->mr);
+		free(m);
+	}
+	while (ctx->listeners) {
+		struct xr_listener *l = ctx->listeners;
+
+		ctx->listeners = l->next;
+		ops->cm_destroy(l->id);
+		free(l);
+	}
+	close(ctx->epoll);
+	r = xr_pool_destroy(&ctx->pool);
+	if (!r)
+		r = ops->cq_destroy(ctx->cq);
+	if (!r)
+		r = ops->pd_free(ctx->pd);
+	if (!r)
+		r = ops->close(ctx->dev);
+	if (r)
+		xr_error("a context left something behind: error %d", -r);
+	free(ctx);
+	return 0;
+}
+
+uint64_t xr_context_max_msg(const struct xrdma_context *ctx)
+{
+	uint64_t most = ctx->option[XRDMA_OPT_POOL_BYTES] / 4;
+
+	return ctx->option[XRDMA_OPT_MAX_MSG] < most ? ctx->option[XRDMA_OPT_MAX_MSG] : most;
+}
+
+static int context_complete(struct xrdma_context *ctx)
+{
+	struct xr_wc wc[BATCH];
+	int i, n = ctx->ops->cq_poll(ctx->cq, wc, BATCH);
+
+	for (i = 0; i < n; i++)
+		xr_channel_complete(wc[i].qp->user, &wc[i]);
+	return n;
+}
+
+static int context_events(struct xrdma_context *ctx)
+{
+	struct xr_cm_event ev;
+	int n = 0;
+
+	while (ctx->ops->cm_get_event(ctx->dev, &ev) > 0) {
+		n++;
+		if (ev.type == XR_CM_CONNECT_REQUEST) {
+			xr_channel_request(ctx, &ev);
+			continue;
+		}
+		/* what the peer had sent before it went is delivered before its end */
+		if (ev.type == XR_CM_DISCONNECTED)
+			while (context_complete(ctx) > 0)
+				;
+		if (ev.id->user)
+			xr_channel_event(ev.id->user, &ev);
+	}
+	return n;
+}
+
+/* Tells the program which channels ended, and frees them. */
+static void context_reap(struct xrdma_context *ctx)
+{
+	struct xrdma_channel **pp, *ch;
+
+	while (ctx->ended) {
+		ctx->ended = 0;
+		for (pp = &ctx->channels; *pp; ) {
+			ch = *pp;
+			if (ch->state != XR_CH_DEAD) {
+				pp = &ch->next;
+				continue;
+			}
+			if (!ch->silent) {
+				/* may make new channels, at the head of the list */
+				ch->silent = 1;
+				ctx->ended = 1;
+				if (ctx->cb.closed)
+					ctx->cb.closed(ch, ch->error, ctx->arg);
+				break;
+			}
+			context_unlink(pp);
+		}
+	}
+}
+
+int xr_context_poll(struct xrdma_context *ctx)
+{
+	struct xrdma_channel *ch;
+	int n;
+
+	if (ctx->polling)
+		return -EBUSY;
+	ctx->polling = 1;
+	n = context_events(ctx);
+	n += context_complete(ctx);
+	if (ctx->starved && n) {
+		ctx->starved = 0;
+		for (ch = ctx->channels; ch; ch = ch->next)
+			xr_channel_progress(ch);
+	}
+	context_reap(ctx);
+	ctx->polling = 0;
+	return n;
+}
+
+int xr_context_event(struct xrdma_context *ctx)
+{
+	int rounds = 0, n;
+
+	if (ctx->polling)
+		return -EBUSY;
+	ctx->ops->cq_event(ctx->cq);
+	for (;;) {
+		do {
+			n = xr_context_poll(ctx);
+			if (++rounds > ROUNDS)
+				return 1;
+		} while (n > 0);
+		/* arm, look again, and only then sleep: what came in between does not ring */
+		ctx->ops->cq_arm(ctx->cq);
+		if (!xr_context_poll(ctx))
+			return 0;
+	}
+}

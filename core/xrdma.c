@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The public functions; what they promise stands in xrdma.h. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "channel.h"
+#include "context.h"
+#include "xrdma.h"
+
+int xrdma_context_create(struct xrdma_context **ctx, const char *device,
+			 const struct xrdma_callbacks *callbacks, void *arg)
+{
+	return xr_context_create(ctx, device, callbacks, arg);
+}
+
+int xrdma_context_destroy(struct xrdma_context *ctx)
+{
+	return ctx ? xr_context_destroy(ctx) : 0;
+}
+
+int xrdma_set_option(struct xrdma_context *ctx, enum xrdma_option option, uint64_t value)
+{
+	static const struct { uint64_t least, most; } range[XRDMA_OPT_COUNT] = {
+		[XRDMA_OPT_WINDOW_MSGS] = { 1, XR_WINDOW_MAX_MSGS },
+		[XRDMA_OPT_WINDOW_BYTES] = { 65536, XR_WINDOW_MAX_BYTES },
+		[XRDMA_OPT_MAX_MSG] = { 1, 1ull << 30 },
+		[XRDMA_OPT_POOL_BYTES] = { XR_POOL_ARENA, 1ull << 40 },
+	};
+
+	if ((unsigned int)option >= XRDMA_OPT_COUNT || value < range[option].least ||
+	    value > range[option].most)
+		return -EINVAL;
+	if (option == XRDMA_OPT_POOL_BYTES) {
+		if (ctx->pool.used)
+			return -EBUSY;
+		ctx->pool.budget = value;
+	}
+	ctx->option[option] = value;
+	return 0;
+}
+
+int xrdma_listen(struct xrdma_context *ctx, const char *name)
+{
+	struct xr_addr addr = { .family = XR_AF_SHM };
+	struct xr_listener *l;
+	int r;
+
+	if (!name || strlen(name) >= sizeof(addr.name))
+		return -EINVAL;
+	memcpy(addr.name, name, strlen(name));
+	l = calloc(1, sizeof(*l));
+	if (!l)
+		return -ENOMEM;
+	r = ctx->ops->cm_listen(ctx->dev, &addr, NULL, &l->id);
+	if (r) {
+		free(l);
+		return r;
+	}
+	l->next = ctx->listeners;
+	ctx->listeners = l;
+	return 0;
+}
+
+int xrdma_connect(struct xrdma_context *ctx, const char *name, struct xrdma_channel **ch)
+{
+	return xr_channel_connect(ctx, name, ch);
+}
+
+int xrdma_send_msg(struct xrdma_channel *ch, const struct xrdma_msg *msg)
+{
+	return xr_channel_send(ch, msg);
+}
+
+int xrdma_polling(struct xrdma_context *ctx)
+{
+	return xr_context_poll(ctx);
+}
+
+int xrdma_get_event_fd(struct xrdma_context *ctx)
+{
+	return ctx->epoll;
+}
+
+int xrdma_process_event(struct xrdma_context *ctx)
+{
+	return xr_context_event(ctx);
+}
+
+int xrdma_reg_mem(struct xrdma_context *ctx, void *addr, size_t len, struct xrdma_mem **mem)
+{
+	struct xrdma_mem *m = calloc(1, sizeof(*m));
+	int r;
+
+	if (!m)
+		return -ENOMEM;
+	r = ctx->ops->mr_reg(ctx->pd, addr, len, XR_ACCESS_LOCAL_WRITE, &m->mr);
+	if (r) {
+		free(m);
+		return r;
+	}
+	m->ctx = ctx;
+	m->next = ctx->mems;
+	ctx->mems = m;
+	*mem = m;
+	return 0;
+}
+
+int xrdma_dereg_mem(struct xrdma_mem *mem)
+{
+	struct xrdma_mem **pp;
+	int r;
+
+	if (!mem)
+		return 0;
+	if (mem->refs)
+		return -EBUSY;
+	r = mem->ctx->ops->mr_dereg(mem->mr);
+	if (r)
+		return r;
+	for (pp = &mem->ctx->mems; *pp != mem; pp = &(*pp)->next)
+		;
+	*pp = mem->next;
+	free(mem);
+	return 0;
+}
+
+void xrdma_close(struct xrdma_channel *ch)
+{
+	if (ch)
+		xr_channel_close(ch);
+}
+
+void xrdma_set_user(struct xrdma_channel *ch, void *user)
+{
+	ch->user = user;
+}
+
+void *xrdma_get_user(const struct xrdma_channel *ch)
+{
+	return ch->user;
+}
+
+struct xrdma_context *xrdma_get_context(const struct xrdma_channel *ch)
+{
+	return ch->ctx;
+}
