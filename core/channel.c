@@ -48,6 +48,8 @@ static int channel_new(struct xrdma_context *ctx, struct xrdma_channel **out)
 		return r;
 	ch->ctx = ctx;
 	ch->nin = msgs + XR_WINDOW_CTL;
+	ch->own_bytes = ctx->option[XRDMA_OPT_WINDOW_BYTES];
+	ch->own_max = xr_context_max_msg(ctx);
 	ch->out_mask = ring - 1;
 	ch->arr_mask = pow2(ch->nin) - 1;
 	ch->rd_max = ctx->caps.max_rd_atomic;
@@ -137,18 +139,16 @@ static void hello_fill(const struct xrdma_context *ctx, uint32_t first, struct x
 /* Takes over what the peer grants; it was written by a stranger. */
 static int channel_hello(struct xrdma_channel *ch, const struct xr_cm_event *ev, uint32_t *first)
 {
-	struct xr_hello h, own;
+	struct xr_hello h;
 
 	if (ev->len < sizeof(h))
 		return -EPROTO;
 	memcpy(&h, ev->data, sizeof(h));
-	hello_fill(ch->ctx, h.first, &own);
 	if (h.magic != XR_CHANNEL_MAGIC || h.version != XR_CHANNEL_VERSION || !h.max_msg ||
 	    (first && h.first != *first))
 		return -EPROTO;
-	/* nin: the option may have changed since the receives were posted */
-	if (xr_window_init(&ch->win, h.first, h.msgs, h.bytes, ch->nin - XR_WINDOW_CTL, own.bytes,
-			   ch->charge, XR_WINDOW_MAX_MSGS))
+	if (xr_window_init(&ch->win, h.first, h.msgs, h.bytes, ch->nin - XR_WINDOW_CTL,
+			   ch->own_bytes, ch->charge, XR_WINDOW_MAX_MSGS))
 		return -EPROTO;
 	ch->max_msg = h.max_msg;
 	ch->released = ch->completed = ch->queued = h.first;

@@ -85,6 +85,7 @@ struct xrdma_channel {
 	uint8_t close_sent, close_seen, close_done;
 	uint8_t busy;		/* in xr_channel_progress(): callbacks may lead here again */
 	uint64_t max_msg;	/* what the peer takes */
+	uint64_t own_bytes, own_max;	/* what it was told: options may change later */
 	struct xr_window win;
 	uint32_t *charge;
 

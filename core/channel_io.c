@@ -174,7 +174,7 @@ int xr_channel_send(struct xrdma_channel *ch, const struct xrdma_msg *m)
 		return -ENOTCONN;
 	if (ch->state != XR_CH_OPEN)
 		return -EPIPE;
-	if (m->len > ch->max_msg || m->len > xr_context_max_msg(ctx))
+	if (m->len > ch->max_msg || m->len > ch->own_max)
 		return -EMSGSIZE;
 	if (ch->queued - ch->released > ch->out_mask)
 		return -EAGAIN;
@@ -230,7 +230,7 @@ static void ch_receive(struct xrdma_channel *ch, uint32_t i)
 	case XR_MSG_ANNOUNCE:
 		if (h.type == XR_MSG_EAGER ?
 		    h.len > XR_CHANNEL_EAGER || len != HDR + h.len :
-		    h.len <= XR_CHANNEL_EAGER || len != HDR + WHERE || h.len > xr_context_max_msg(ch->ctx))
+		    h.len <= XR_CHANNEL_EAGER || len != HDR + WHERE || h.len > ch->own_max)
 			goto nonsense;
 		if (xr_window_receive(&ch->win, h.seq, h.len))
 			goto nonsense;

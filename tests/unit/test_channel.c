@@ -289,6 +289,7 @@ static void nobody_listens(void **state)
 static void limits(void **state)
 {
 	struct xrdma_context *ctx;
+	uint32_t i;
 
 	(void)state;
 	assert_int_equal(xrdma_context_create(&ctx, "none such", &callbacks, NULL), -ENODEV);
@@ -303,6 +304,13 @@ static void limits(void **state)
 	assert_int_equal(say(&b, 0, 50001, NULL), -EMSGSIZE);
 	assert_int_equal(say(&b, 0, 50000, NULL), 0);
 	wait_for(a.got == 1);
+	/* options are for channels that come later */
+	assert_int_equal(xrdma_set_option(a.ctx, XRDMA_OPT_MAX_MSG, 1), 0);
+	assert_int_equal(xrdma_set_option(a.ctx, XRDMA_OPT_WINDOW_MSGS, 1), 0);
+	assert_int_equal(xrdma_set_option(a.ctx, XRDMA_OPT_WINDOW_BYTES, 65536), 0);
+	for (i = 1; i < 100; i++)
+		assert_int_equal(say(&b, i, 40000, NULL), 0);
+	wait_for(a.got == 100);
 }
 
 /* Sleeping on the descriptors instead of spinning. */
