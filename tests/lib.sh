@@ -154,7 +154,7 @@ configure_and_build() {
 		echo "${CC:-} $*" >"$dir/options"
 	fi
 	if ! make -C "$dir" -k -j"$jobs" "$target" >"$log" 2>&1; then
-		grep -E -A3 'error|warning|undefined|\*\*\*' "$log" | head -n 60
+		grep -E -A3 'error|warning|undefined|multiple definition|\*\*\*' "$log" | head -n 60
 		return 1
 	fi
 }
