@@ -312,7 +312,10 @@ struct xr_fabric_ops {
 	 */
 	int (*cm_connect)(struct xr_dev *dev, const struct xr_addr *addr, struct xr_qp *qp,
 			  const void *data, uint32_t len, struct xr_cm_id **id);
-	/* rdma_accept(3), with a QP in INIT.  -ENOTCONN: the peer is gone meanwhile. */
+	/*
+	 * rdma_accept(3), with a QP in INIT.  It is in RTS with ESTABLISHED, or with the first
+	 * message if that is polled before.  -ENOTCONN: the peer is gone meanwhile.
+	 */
 	int (*cm_accept)(struct xr_cm_id *id, struct xr_qp *qp, const void *data, uint32_t len);
 	/* rdma_reject(3); the id is destroyed with it. */
 	int (*cm_reject)(struct xr_cm_id *id, const void *data, uint32_t len);

@@ -340,6 +340,8 @@ int shm_cm_fd(struct xr_dev *dev);
 int shm_cm_event(struct shm_id *id, enum xr_cm_type type, int status, const void *data, uint32_t len);
 /* Forgets events of one id, or of all. */
 void shm_cm_event_drop(struct shm_id *id);
+/* The accepting side knows that the other end is there: by RTU, or by its first message. */
+void shm_cm_established(struct shm_qp *q);
 /* The QP of this id went to ERR. */
 void shm_cm_qp_failed(struct shm_id *id);
 /* Connections that were not answered in time end; returns the next deadline. */

@@ -478,7 +478,7 @@ static void cm_rep(struct shm_peer *p, const struct shm_cm_msg *m)
 		shm_cm_event(id, XR_CM_ESTABLISHED, 0, m->data, m->data_len);
 }
 
-static void cm_rtu(struct shm_qp *q)
+void shm_cm_established(struct shm_qp *q)
 {
 	if (!q->id || q->id->state != SHM_ID_ACCEPTED || q->qp.state != XR_QPS_RTR)
 		return;
@@ -577,7 +577,7 @@ void shm_cm_message(struct shm_peer *p, const struct shm_cm_msg *m)
 		break;
 	case SHM_CM_RTU:
 		if (q)
-			cm_rtu(q);
+			shm_cm_established(q);
 		break;
 	case SHM_CM_REJ:
 		if (q)

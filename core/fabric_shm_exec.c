@@ -270,6 +270,9 @@ int shm_execute(struct shm_qp *q)
 	}
 	if (xr_unlikely(r < 0))
 		shm_nonsense(q, "bad slot");
+	/* as COMM_EST does: whoever sends has seen the acceptance, the RTU may come later */
+	if (xr_unlikely(n && q->qp.state == XR_QPS_RTR))
+		shm_cm_established(q);
 	if ((n || q->rel_due) && q->qp.state != XR_QPS_ERR)
 		shm_rx_advance(q);
 	return n;
