@@ -2,12 +2,14 @@
 /* Arenas: sealed memfds, one written by each end of a link. */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <linux/memfd.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include "log.h"
 #include "mem.h"
 #include "shm_link.h"
@@ -111,12 +113,16 @@ close_fd:
 int xr_shm_arena_attach(struct xr_shm_arena *a, int fd)
 {
 	struct xr_shm_hdr h;
+	struct statfs fs;
 	struct stat st;
 	uint8_t *base;
 	long seals = xr_sys2(SYS_fcntl, fd, F_GET_SEALS);
 
 	/* without both seals the peer could make any access of ours raise SIGBUS */
 	if (seals < 0 || (seals & ARENA_SEALS) != ARENA_SEALS)
+		return -EPROTO;
+	/* so could a memfd of huge pages, where the kernel has none to spare */
+	if (xr_sys2(SYS_fstatfs, fd, &fs) || fs.f_type != TMPFS_MAGIC)
 		return -EPROTO;
 	if (xr_sys2(SYS_fstat, fd, &st) || st.st_size < (off_t)ARENA_MIN ||
 	    st.st_size > (off_t)ARENA_MAX)
