@@ -176,9 +176,8 @@ static int exec_write(struct shm_qp *q, const struct xr_msg *m)
 		q->rnr_told = 0;
 	}
 	/* the whole of what is announced must be ours to write, not just this piece */
-	to = m->wr < m->len ? NULL : shm_key_check(shm_dev(q->qp.dev), m->rkey, m->raddr, m->wr,
-						   XR_ACCESS_REMOTE_WRITE, q, 1);
-	if (!to && m->wr)
+	to = shm_key_check(shm_dev(q->qp.dev), m->rkey, m->raddr, m->wr, XR_ACCESS_REMOTE_WRITE, q, 1);
+	if (m->wr < m->len || (!to && m->wr))
 		return exec_refuse(q, XR_WC_REM_ACCESS_ERR, XR_WC_SUCCESS);
 	if (m->len)
 		memcpy(to, m->data, m->len);
