@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #include <errno.h>
 #include <string.h>
+#include "copy.h"
 #include "mem.h"
 #include "shm_msg.h"
 #include "shm_ring_tx.h"
@@ -28,7 +29,7 @@ static void msg_copy(uint8_t *dst, const struct iovec *iov, size_t skip, size_t 
 			continue;
 		}
 		k = iov->iov_len - skip < n ? iov->iov_len - skip : n;
-		memcpy(dst, (const uint8_t *)iov->iov_base + skip, k);
+		xr_copy(dst, (const uint8_t *)iov->iov_base + skip, k);
 		dst += k;
 		n -= k;
 		skip = 0;

@@ -2,6 +2,7 @@
 /* The sending end of the ring. */
 #include <errno.h>
 #include <string.h>
+#include "copy.h"
 #include "shm_ring.h"
 #include "shm_ring_tx.h"
 
@@ -64,7 +65,7 @@ static void tx_copy(uint8_t *dst, struct tx_cursor *c, size_t n)
 
 		if (k > n)
 			k = n;
-		memcpy(dst, (const uint8_t *)c->iov->iov_base + c->off, k);
+		xr_copy(dst, (const uint8_t *)c->iov->iov_base + c->off, k);
 		dst += k;
 		n -= k;
 		c->off += k;

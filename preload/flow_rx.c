@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include "copy.h"
 #include "fdtab.h"
 #include "flow.h"
 #include "log.h"
@@ -30,7 +31,7 @@ static void dst_copy(struct rx_dst *d, const uint8_t *src, size_t n, int discard
 		if (k > n)
 			k = n;
 		if (!discard)
-			memcpy((uint8_t *)d->iov->iov_base + d->off, src, k);
+			xr_copy((uint8_t *)d->iov->iov_base + d->off, src, k);
 		src += k;
 		n -= k;
 		d->off += k;
