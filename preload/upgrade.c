@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -290,6 +291,78 @@ static int up_switch_reason(int r)
 
 /* ---- the machine --------------------------------------------------------------- */
 
+#define UP_PATIENCE_IOS	256u		/* I/O calls that a handshake is given at least */
+#define UP_LISTEN_NS	50000000ull	/* an uncalled name keeps its place for so long if others want it */
+#define UP_EVICT_TIMEOUTS 8u		/* and a handshake under way for so long */
+
+static int up_is_expired(const struct xr_upgrade *u)
+{
+	/* an idle flow advances nothing, and the peer's end of it is as idle */
+	if (u->ios < UP_PATIENCE_IOS)
+		return 0;
+	return u->ios > 4096 || xr_now_ns() - u->begun > xr_cfg.rendezvous_timeout;
+}
+
+static void up_expired(struct xr_upgrade *u)
+{
+	struct xr_flow *f = u->f;
+
+	if (u->state == XR_UP_LISTENING && u->conn < 0) {
+		int again = !f->up_tries++;
+
+		up_free(u);
+		if (again)
+			up_later(f, 64 + f->turns, 1u << 20);
+		else
+			up_give_up(f, XR_REASON_PEER_NOT_XRDMA);
+		return;
+	}
+	/* the programs may just have been idle for longer than the handshake may take */
+	if (++f->up_tries < 4) {
+		up_drop(u);
+		up_later(f, 8u << f->up_tries, 65536ull << f->up_tries);
+		return;
+	}
+	up_fail(u, XR_REASON_TIMEOUT);
+}
+
+static void up_evict(struct xr_upgrade *u)
+{
+	struct xr_flow *f = u->f;
+
+	if (u->state == XR_UP_LISTENING && u->conn < 0) {
+		/* not one that has a caller waiting */
+		if (xr_now_ns() - u->begun > UP_LISTEN_NS && !xr_ksock_poll(u->lfd, POLLIN)) {
+			up_free(u);
+			up_later(f, 1, 4096);
+		}
+	} else if (u->state < XR_UP_EXCHANGED &&
+		   xr_now_ns() - u->begun > UP_EVICT_TIMEOUTS * xr_cfg.rendezvous_timeout) {
+		up_expired(u);
+	}
+}
+
+/*
+ * Handshakes advance with the I/O of their flows: those of idle connections must not keep
+ * all others from theirs.  The caller's own tx_lock is held, so others are only tried.
+ */
+static struct xr_upgrade *up_claim_evicting(struct xr_flow *f)
+{
+	int i;
+
+	for (i = 0; i < XR_UP_MAX; i++) {
+		struct xr_upgrade *u = &xr_up_table[i];
+		struct xr_flow *o = __atomic_load_n(&u->f, __ATOMIC_ACQUIRE);
+
+		if (!o || o == f || xr_trylock(&o->tx_lock))
+			continue;
+		if (u->f == o && o->up == u)
+			up_evict(u);
+		xr_unlock(&o->tx_lock);
+	}
+	return up_claim(f);
+}
+
 /* tx_lock held. */
 static void up_begin(struct xr_flow *f, int fd)
 {
@@ -310,6 +383,8 @@ static void up_begin(struct xr_flow *f, int fd)
 		return;
 	}
 	u = up_claim(f);
+	if (!u)
+		u = up_claim_evicting(f);
 	if (!u) {
 		xr_fetch_add(&up_none, 1);
 		up_later(f, 8, 65536);
@@ -345,7 +420,7 @@ static void up_begin(struct xr_flow *f, int fd)
 			if (++f->up_tries >= 5)
 				up_give_up(f, XR_REASON_PEER_NOT_XRDMA);
 			else
-				up_later(f, 1, 4096);
+				up_later(f, 1u << f->up_tries, 4096ull << f->up_tries);
 			return;
 		}
 	}
@@ -360,23 +435,6 @@ static int up_due(struct xr_upgrade *u)
 {
 	u->ios++;
 	return u->ios <= 64 || u->ios % 16 == 0;
-}
-
-static void up_expired(struct xr_upgrade *u)
-{
-	struct xr_flow *f = u->f;
-
-	if (u->state == XR_UP_LISTENING && u->conn < 0) {
-		int again = !f->up_tries++;
-
-		up_free(u);
-		if (again)
-			up_later(f, 64 + f->turns, 1u << 20);
-		else
-			up_give_up(f, XR_REASON_PEER_NOT_XRDMA);
-		return;
-	}
-	up_fail(u, XR_REASON_TIMEOUT);
 }
 
 /*
@@ -420,13 +478,14 @@ static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *att
 	if (u->state < XR_UP_EXCHANGED) {
 		if (!up_due(u))
 			return;
-		if (u->ios > 4096 || xr_now_ns() - u->begun > xr_cfg.rendezvous_timeout) {
-			up_expired(u);
-			return;
-		}
 		r = f->role == XR_FLOW_CONNECT ? xr_up_host_step(u, fd) : xr_up_caller_step(u, fd);
 		if (r) {
 			up_step_failed(u, r);
+			return;
+		}
+		/* after the step: while the flow was idle the peer's message may have come */
+		if (u->state < XR_UP_EXCHANGED && up_is_expired(u)) {
+			up_expired(u);
 			return;
 		}
 	}

@@ -280,18 +280,16 @@ def test_closed_fd_is_ebadf(live):
 
 def test_reconnect_cycles(pair):
     """Short connections, one after the other, leave nothing behind."""
-    c, s = pair.connect()
-    pair.turns(c=c, s=s)
-    for e in (c, s):
-        e.close()
-    before = [len(harness.fds(p.pid)) for p in (pair.client, pair.server)]
-    for i in range(40):
-        c, s = pair.connect()
-        pair.turns(5 + i, 500, c, s)
-        c.close()
-        assert s.drain() == (0, None)
-        s.close()
-    after = [len(harness.fds(p.pid)) for p in (pair.client, pair.server)]
+    def cycles(n):
+        for i in range(n):
+            c, s = pair.connect()
+            pair.turns(5 + i, 500, c, s)
+            c.close()
+            assert s.drain() == (0, None)
+            s.close()
+        return [len(harness.fds(p.pid)) for p in (pair.client, pair.server)]
+    # A handshake that a short connection began is given up at the next call: two may be under way.
+    before, after = cycles(40), cycles(80)
     assert [b <= a + 2 for a, b in zip(before, after)] == [True, True], (before, after)
 
 
