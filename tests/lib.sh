@@ -23,6 +23,7 @@ count() {
 
 # summary: the last line of every run, and the exit status
 summary() {
+	[ -z "${unsteady:-}" ] || say "passed at the second try only:$unsteady"
 	printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
 	[ "$failed" = 0 ] && [ $((passed + skipped)) != 0 ]
 	exit
