@@ -295,7 +295,7 @@ struct xr_fabric_ops {
 	/*
 	 * ibv_post_send(3).  -EINVAL: state, opcode or number of sge; -EMSGSIZE: beyond
 	 * max_msg or max_inline; -EAGAIN: the queue is full, or an inline payload finds no
-	 * room now (nothing is queued; poll and try again).
+	 * room now (nothing is queued; poll and try again: an armed CQ wakes when room came).
 	 */
 	int (*post_send)(struct xr_qp *qp, const struct xr_send_wr *wr);
 	/* ibv_post_recv(3).  -EINVAL, -EAGAIN: the queue is full. */

@@ -94,6 +94,8 @@ struct shm_read {
 	uint32_t rkey, len, off;
 };
 
+enum { SHM_ROOM_NONE, SHM_ROOM_SQ, SHM_ROOM_RING };
+
 struct shm_qp {
 	struct xr_qp qp;
 	struct xr_qp_attr attr;
@@ -123,6 +125,7 @@ struct shm_qp {
 	uint32_t reads, read_next;
 	uint8_t starved;	/* waits for a chunk that another QP holds */
 	uint8_t bell_due;	/* published and not yet told */
+	uint8_t want_room;	/* a post was turned away: SHM_ROOM_*, what it lacked */
 	uint8_t err;		/* status of the first send that fails */
 	uint8_t flushing;	/* that one is out */
 	/* requester's side of RNR */

@@ -334,8 +334,10 @@ static uint32_t arm_slot(const struct shm_qp *q)
 {
 	uint32_t i;
 
-	if (q->sq_sent != q->sq_head)
+	if (q->sq_sent != q->sq_head || q->want_room == SHM_ROOM_RING)
 		return q->req_tx.done + 1;
+	if (q->want_room == SHM_ROOM_SQ && q->sq_done != q->sq_sent)
+		return q->sq[q->sq_done & q->sq_mask].end;
 	for (i = q->sq_done; i != q->sq_sent; i++) {
 		const struct shm_swr *w = &q->sq[i & q->sq_mask];
 
@@ -373,9 +375,13 @@ int shm_qp_arm(struct shm_qp *q)
 		if (xr_load_acquire(&q->resp_tx.dir->consumed) != before || shm_respond(q))
 			return 1;
 	}
-	if (q->sq_signalled || q->sq_sent != q->sq_head) {
+	if (q->sq_signalled || q->sq_sent != q->sq_head || q->want_room) {
 		slot = arm_slot(q);
 		xr_shm_msg_want(&q->req_tx, slot, SHM_WAITER);
+		/* acquire: as in reclaim; the post that failed had brought `done` up to date */
+		if (q->want_room == SHM_ROOM_RING && XR_CONSUMED_SEQ(xr_load_acquire(&q->req_tx.dir->consumed)) !=
+		    q->req_tx.done)
+			return 1;
 		if (q->sq_done != q->sq_sent && shm_sq_done(q, &q->sq[q->sq_done & q->sq_mask]) &&
 		    shm_cq_room(shm_cq(q->qp.send_cq)))
 			return 1;

@@ -377,9 +377,13 @@ int shm_post_send(struct xr_qp *qp, const struct xr_send_wr *wr)
 	if (xr_unlikely(len > ((wr->flags & XR_SEND_INLINE) ? XR_CHUNK : SHM_MAX_MSG)))
 		return -EMSGSIZE;
 	if (xr_unlikely(q->sq_head - q->sq_done >= q->attr.sq_depth)) {
-		if (qp->state == XR_QPS_ERR || !shm_sq_complete(q))
+		if (qp->state == XR_QPS_ERR || !shm_sq_complete(q)) {
+			q->want_room = SHM_ROOM_SQ;
+			shm_activate(q);
 			return -EAGAIN;
+		}
 	}
+	q->want_room = 0;
 	w->wr_id = wr->wr_id;
 	w->raddr = wr->raddr;
 	w->rkey = wr->rkey;
@@ -404,8 +408,11 @@ int shm_post_send(struct xr_qp *qp, const struct xr_send_wr *wr)
 		if (q->sq_sent != q->sq_head)
 			shm_sq_emit(q);
 		if (q->sq_sent != q->sq_head || ((w->flags & XR_SEND_FENCE) && q->reads) ||
-		    shm_emit_inline(q, w))
+		    shm_emit_inline(q, w)) {
+			q->want_room = SHM_ROOM_RING;
+			shm_activate(q);
 			return -EAGAIN;
+		}
 		q->sq_sent = ++q->sq_head;
 	} else {
 		for (i = 0; i < wr->nsge; i++)
