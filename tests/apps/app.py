@@ -41,7 +41,7 @@ def serve(env, make, tries=5, **kw):
         p = env.start("server", make(port), **kw)
         end = time.monotonic() + 15
         while not listening(port):
-            if p.p.poll() is not None:
+            if p.poll() is not None:
                 break
             assert time.monotonic() < end, "does not listen: " + p.describe()
             time.sleep(0.005)
@@ -62,7 +62,7 @@ def run(env, argv, role="client", timeout=60, stdin=None, check=True, **kw):
     if stdin is not None:
         f.close()
     if check:
-        assert p.p.returncode == 0, p.describe() + repr(out[-2000:])
+        assert p.returncode == 0, p.describe() + repr(out[-2000:])
     return out
 
 

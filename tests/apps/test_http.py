@@ -100,7 +100,7 @@ def wrk(nginx, name, seconds, conns=20):
 def judge(p, closed=0):
     """No request failed; at most so many connections were closed under wrk after an answer."""
     text = app.finish(p, 40).decode()
-    assert p.p.returncode == 0 and "Non-2xx" not in text, text
+    assert p.returncode == 0 and "Non-2xx" not in text, text
     m = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", text)
     connect, read, write, timeout = map(int, m.groups()) if m else (0, 0, 0, 0)
     assert (connect, write, timeout) == (0, 0, 0) and read <= closed, text
@@ -183,4 +183,4 @@ def test_node(env):
     app.check_live(env, port)
     p.say("go\n")
     assert app.finish(p) == b"ok\n"
-    assert p.p.returncode == 0, p.describe()
+    assert p.returncode == 0, p.describe()

@@ -82,7 +82,7 @@ def test_benchmark(redis, args):
     p = redis.benchmark("-t", "get", "-n", str(n), *args)
     app.check_live(redis.env, redis.port)
     rates(app.finish(p).decode())
-    assert p.p.returncode == 0, p.describe()
+    assert p.returncode == 0, p.describe()
     assert int(redis.info("total_commands_processed")) >= n
     assert int(redis.info("total_error_replies")) == 0
 
@@ -103,7 +103,7 @@ def test_bgsave_under_load(redis):
         harness.until(lambda: redis.info("rdb_bgsave_in_progress") == "0", 20, "saved", 0.05)
         assert redis.info("rdb_last_bgsave_status") == "ok"
     rates(app.finish(p).decode())
-    assert p.p.returncode == 0, p.describe()
+    assert p.returncode == 0, p.describe()
 
 
 def test_replication(redis, tmp_path):

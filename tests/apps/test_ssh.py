@@ -50,7 +50,7 @@ def test_ssh_cat(ssh, tmp_path):
     assert app.sha((tmp_path / "g").read_bytes()) == app.sha(data)
     p = env.start("client", [*base, "exit 7"])
     app.finish(p)
-    assert p.p.returncode == 7
+    assert p.returncode == 7
 
 
 def test_scp(ssh, tmp_path):

@@ -19,12 +19,12 @@ def test_iperf3(env, args):
     if args != ("-Z",):  # sendfile may stay on TCP
         app.check_live(env, port, share=0.3)
     got = json.loads(app.finish(p))
-    assert "error" not in got and p.p.returncode == 0, got.get("error")
+    assert "error" not in got and p.returncode == 0, got.get("error")
     end = got["end"]
     assert end["sum_received"]["bytes"] > 1_000_000
     assert end["sum_received"]["bytes"] <= end["sum_sent"]["bytes"]
     app.finish(s)
-    assert s.p.returncode == 0, s.describe()
+    assert s.returncode == 0, s.describe()
 
 
 def test_memcached(env):
@@ -35,7 +35,7 @@ def test_memcached(env):
     assert p.line(30) == "warm"
     app.check_live(env, port)
     p.say("go\n")
-    assert app.finish(p) == b"ok\n" and p.p.returncode == 0, p.describe()
+    assert app.finish(p) == b"ok\n" and p.returncode == 0, p.describe()
 
 
 def test_asyncio_echo(env):
@@ -45,7 +45,7 @@ def test_asyncio_echo(env):
     assert p.line(30) == "warm"
     app.check_live(env, port)
     p.say("go\n")
-    assert app.finish(p) == b"ok\n" and p.p.returncode == 0, p.describe()
+    assert app.finish(p) == b"ok\n" and p.returncode == 0, p.describe()
 
 
 BASH = """

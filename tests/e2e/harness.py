@@ -2,8 +2,9 @@
 """What the tests stand on: where the build is, how a program is started, watched and stopped, and
 what a process and the machine must look like before and after.
 
-Every program is started in a process group of its own and stopped by that number: nothing else on
-the machine is ever signalled. A server binds port 0 and says which port it got, so that any number
+Every program is started in a process group of its own and stopped by that number. The program is
+left a zombie until then, so that the number cannot have become somebody else's: nothing else on the
+machine is ever signalled. A server binds port 0 and says which port it got, so that any number
 of test runs can share the machine.
 """
 import contextlib
@@ -69,10 +70,19 @@ class Proc:
             stderr=self.errfile, env={**os.environ, **(env or {})}, cwd=cwd, pass_fds=pass_fds,
             preexec_fn=preexec, start_new_session=True)
         os.set_blocking(self.p.stdout.fileno(), False)
+        self.pidfd = os.pidfd_open(self.p.pid)
+        self.returncode = None
 
     @property
     def pid(self):
         return self.p.pid
+
+    def poll(self, timeout=0.0):
+        """The exit status as subprocess gives it, or None; does not reap."""
+        if self.returncode is None and select.select([self.pidfd], [], [], timeout)[0]:
+            r = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            self.returncode = r.si_status if r.si_code == os.CLD_EXITED else -r.si_status
+        return self.returncode
 
     def stderr(self):
         self.errfile.seek(0)
@@ -80,7 +90,7 @@ class Proc:
 
     def describe(self):
         return "%s (pid %d, exit %s)\n  said: %r%r\n  stderr: %s" % (
-            " ".join(self.argv), self.pid, self.p.poll(), self.seen[-5:], self.buf[-300:],
+            " ".join(self.argv), self.pid, self.poll(), self.seen[-5:], self.buf[-300:],
             self.stderr()[-2000:])
 
     def line(self, timeout=10.0, eof_ok=False):
@@ -113,20 +123,28 @@ class Proc:
         self.p.stdin.flush()
 
     def wait(self, timeout=10.0):
-        try:
-            return self.p.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise Timeout("still running after %.0f s: %s" % (timeout, self.describe())) from None
+        if self.poll(timeout) is None:
+            raise Timeout("still running after %.0f s: %s" % (timeout, self.describe()))
+        return self.returncode
 
     def kill(self, sig=signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
+        if self.p.returncode is None:
             os.kill(self.pid, sig)
 
-    def stop(self):
+    def reap(self):
         """End the whole process group, whatever state it is in."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self.p.wait()
+        if self.p.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self.poll(10)
+            self.p.wait()
+
+    def stop(self):
+        if self.pidfd < 0:
+            return
+        self.reap()
+        os.close(self.pidfd)
+        self.pidfd = -1
         for f in (self.p.stdin, self.p.stdout, self.errfile):
             if f:
                 with contextlib.suppress(OSError, ValueError):

@@ -97,7 +97,7 @@ def test_child_writes_parent_reads(live):
 def test_parent_leaves_child_stays(live):
     child = live.server.fork()
     live.server.order("0 exit 0\n")
-    live.server.proc.p.wait(5)
+    live.server.proc.wait(5)
     s = live.s.as_seen_by(child)
     live.turns(20, 1000, live.c, s)
     child.end()

@@ -161,7 +161,7 @@ def test_lies_in_shared_memory(victim, attack):
         r = p.result(3)
         assert r.ret in (-1, 200), (seed, r)
         victim.sh.ok("close", victim.fd)
-        assert victim.sh.proc.p.poll() is None, "seed %d: %s" % (seed, victim.sh.proc.describe())
+        assert victim.sh.proc.poll() is None, "seed %d: %s" % (seed, victim.sh.proc.describe())
     assert reached >= 9, "the handshake went through only %d times of 12" % reached
     healthy(victim)
     used = harness.cpu_s(victim.sh.pid)
@@ -171,7 +171,7 @@ def test_lies_in_shared_memory(victim, attack):
 
 def healthy(victim):
     """The process answers, and an honest new connection works and is upgraded."""
-    assert victim.sh.proc.p.poll() is None, victim.sh.proc.describe()
+    assert victim.sh.proc.poll() is None, victim.sh.proc.describe()
     assert victim.sh("spin", 0, timeout=3).ret == 0
     env = victim.env
     env.mode = "both"

@@ -28,8 +28,7 @@ def ends(request, live):
 
 
 def kill(end):
-    end.sh.proc.kill()
-    end.sh.proc.wait()
+    end.sh.proc.reap()
 
 
 def test_reader_sees_end(ends):
@@ -193,7 +192,7 @@ def test_nothing_is_left_behind(env, victim):
         assert all(n.startswith("%d." % me.pid) for n in left), left
 
 
-def xrt_kill(env, victim, args, delay, sig=signal.SIGKILL):
+def xrt_kill(env, victim, args, delay):
     s = env.start("server", [harness.prog("xrt"), "server", *args])
     port = s.json()["port"]
     c = env.start("client", [harness.prog("xrt"), "client", "--port=%d" % port, "--hold=1", *args])
@@ -201,9 +200,8 @@ def xrt_kill(env, victim, args, delay, sig=signal.SIGKILL):
     c.say("run\n")
     time.sleep(delay)
     dead, other = (c, s) if victim == "client" else (s, c)
-    dead.kill(sig)
     t = time.monotonic()
-    dead.wait()
+    dead.reap()
     r = other.json(3)
     took = time.monotonic() - t
     other.wait()

@@ -194,4 +194,4 @@ def test_killed_by_nothing(env):
     """The signals that limits raise are not blocked or ignored by us: the program's own stay its own."""
     p = env.start("client", ["sh", "-c", "grep -E '^Sig(Blk|Ign)' /proc/self/status; kill -XFSZ $$"])
     p.wait()
-    assert p.p.returncode == -signal.SIGXFSZ
+    assert p.returncode == -signal.SIGXFSZ
