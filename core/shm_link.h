@@ -89,7 +89,7 @@ struct xr_shm_link {
 
 	_Atomic uint32_t lock;		/* allocation, bells, control connection */
 	uint32_t dir_fresh, dir_free;	/* never used from here on; head of the free list */
-	uint32_t chunk_fresh, chunk_free;
+	uint32_t chunk_fresh, chunk_free, chunk_last;	/* chunk_last: tail of the free list */
 	uint32_t *dir_next, *chunk_next;	/* free lists, private memory */
 	uint32_t chunks_used, dirs_used;
 
