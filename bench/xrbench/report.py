@@ -167,7 +167,8 @@ def plot(path, rows, info):
         cx.barh(i, cpu[i] - 1, left=1, height=.56, color=color, zorder=2)
         label(cx, max(cpu[i], 1), i, f"{cpu[i]:.2f}x", f"{num(b[4])} → {num(b[5])} {b[6]}", color)
     cx.set_xlim(clow, max(chigh, 1.2) * (chigh / clow) ** 1.15)
-    cx.set_xticks([t for t in TICKS if clow <= t <= chigh])
+    ticks = TICKS if chigh / clow < 12 else (.01, .03, .1, .3, 1, 3, 10, 30)
+    cx.set_xticks([t for t in ticks if clow <= t <= chigh])
     cx.set_title("CPU time per operation, both ends (left is better)", fontsize=10, loc="left",
                  color=INK)
     for a in (ax, cx):
