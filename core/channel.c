@@ -22,7 +22,9 @@ static int channel_receives(struct xrdma_channel *ch)
 	int r;
 
 	for (i = 0; i < ch->nin; i++) {
-		r = xr_pool_get(&ch->ctx->pool, sizeof(struct xr_msg_hdr) + XR_CHANNEL_EAGER, &ch->in[i]);
+		r = 0;
+		if (!ch->ctx->byref)
+			r = xr_pool_get(&ch->ctx->pool, XR_MSG_EAGER_MAX, &ch->in[i].buf);
 		if (!r)
 			r = xr_channel_post_recv(ch, i);
 		if (r)
@@ -56,12 +58,11 @@ static int channel_new(struct xrdma_context *ctx, struct xrdma_channel **out)
 	ch->charge = calloc(XR_WINDOW_MAX_MSGS, sizeof(*ch->charge));
 	ch->out = calloc(ring, sizeof(*ch->out));
 	ch->in = calloc(ch->nin, sizeof(*ch->in));
-	ch->in_len = calloc(ch->nin, sizeof(*ch->in_len));
 	ch->arrived = calloc((size_t)ch->arr_mask + 1, sizeof(*ch->arrived));
-	/* at most a ring of messages, and what needs no credit; rnr_retry 0: receives never run out */
-	attr.sq_depth = ring + ch->rd_max + XR_WINDOW_CTL;
+	/* a ring of messages, and what needs no credit; rnr_retry 0: receives never run out */
+	attr.sq_depth = ring + ch->rd_max + XR_WINDOW_CTL + XR_ONE_MAX + 1;
 	attr.rq_depth = ch->nin;
-	if (ch->charge && ch->out && ch->in && ch->in_len && ch->arrived)
+	if (ch->charge && ch->out && ch->in && ch->arrived)
 		r = ctx->ops->qp_create(ctx->dev, &attr, &ch->qp);
 	if (!r) {
 		ch->qp->user = ch;
@@ -95,11 +96,13 @@ void xr_channel_free(struct xrdma_channel *ch)
 	if (ch->qp)
 		ctx->ops->qp_destroy(ch->qp);
 	ch->qp = NULL;
+	xr_rpc_end(ch, 0);
+	xr_onesided_end(ch);
 	for (; ch->released != ch->queued; ch->released++)
 		xr_channel_release(ch, &ch->out[ch->released & ch->out_mask]);
 	for (i = 0; ch->in && i < ch->nin; i++)
-		if (ch->in[i].addr)
-			xr_pool_put(&ctx->pool, &ch->in[i]);
+		if (ch->in[i].buf.addr)
+			xr_pool_put(&ctx->pool, &ch->in[i].buf);
 	for (i = 0; i < XR_WINDOW_CTL; i++)
 		if (ch->ctl[i].addr)
 			xr_pool_put(&ctx->pool, &ch->ctl[i]);
@@ -108,7 +111,6 @@ void xr_channel_free(struct xrdma_channel *ch)
 	free(ch->charge);
 	free(ch->out);
 	free(ch->in);
-	free(ch->in_len);
 	free(ch->arrived);
 	free(ch);
 }
@@ -226,6 +228,7 @@ static void channel_established(struct xrdma_channel *ch, const struct xr_cm_eve
 		return;
 	}
 	ch->state = XR_CH_OPEN;
+	ch->alive = 1;
 	xr_channel_early(ch);
 	if (ch->state == XR_CH_DEAD) {
 		ch->silent |= ch->accepting;

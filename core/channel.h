@@ -28,11 +28,23 @@
 
 enum xr_msg_type { XR_MSG_EAGER = 1, XR_MSG_ANNOUNCE, XR_MSG_ACK, XR_MSG_CLOSE };
 
-/* In front of every message.  Host order: the magic of a peer of the other order does not fit. */
+/* Flags of a header; of data only. */
+#define XR_MSG_TRACE		1u	/* a trace id follows the header */
+#define XR_MSG_REQUEST		2u
+#define XR_MSG_RESPONSE		4u
+
+#define XR_MSG_TRACE_LEN	16u
+#define XR_MSG_EAGER_MAX	(32u + XR_MSG_TRACE_LEN + XR_CHANNEL_EAGER)
+
+/*
+ * In front of every message, then the trace id if there is one, then xr_msg_where or the
+ * payload.  Host order: the magic of a peer of the other order does not fit.
+ */
 struct xr_msg_hdr {
 	uint8_t version;
 	uint8_t type;
-	uint16_t reserved;	/* 0 */
+	uint8_t flags;
+	uint8_t ctl;		/* control messages received so far */
 	uint32_t seq;		/* data: its number; control: the next one */
 	uint32_t ack;		/* every message before it is processed */
 	uint32_t imm;
@@ -40,7 +52,6 @@ struct xr_msg_hdr {
 	uint64_t len;		/* bytes of the message */
 };
 
-/* After the header of an announcement. */
 struct xr_msg_where {
 	uint64_t addr;
 	uint32_t rkey;
@@ -58,11 +69,38 @@ struct xr_hello {
 };
 
 struct xr_out {			/* a message between send and settled */
-	struct xr_buf buf;	/* header, and the payload unless that lies in mem */
+	struct xr_buf buf;	/* header, and the payload unless that lies in mem; none: the device copied it */
 	struct xrdma_mem *mem;
 	const void *data;
 	uint64_t id, len;
 	uint32_t imm, rkey;
+	uint8_t flags;
+	uint8_t trace[XR_MSG_TRACE_LEN];
+};
+
+struct xr_in {			/* a receive, and the message that came in it */
+	struct xr_buf buf;	/* none: by reference */
+	const uint8_t *data;
+	uint32_t len, ref;
+	struct xr_msg_hdr h;	/* checked private copies: what is by reference may change */
+	struct xr_msg_where where;
+	uint8_t trace[XR_MSG_TRACE_LEN];
+	const uint8_t *payload;
+};
+
+struct xr_call {		/* a request without an answer yet */
+	struct xr_call *next;
+	uint64_t id;
+	xrdma_reply_fn *reply;
+	void *arg;
+};
+
+#define XR_CALL_BUCKETS	64u
+#define XR_ONE_MAX	16u	/* one-sided operations under way */
+
+struct xr_one {
+	struct xrdma_mem *mem;
+	uint64_t id;
 };
 
 enum xr_channel_state {
@@ -98,9 +136,9 @@ struct xrdma_channel {
 	uint32_t ctl_posted, ctl_done;
 
 	/* receives */
-	struct xr_buf *in;
-	uint32_t *in_len;
+	struct xr_in *in;
 	uint32_t nin;
+	uint8_t owes;		/* a message is done whose sender's memory waits for the ack */
 	/* indexes of messages that are not delivered, in order; OPENING: of whatever came */
 	uint32_t *arrived;
 	uint32_t arr_mask, arr_head, arr_tail;
@@ -109,6 +147,19 @@ struct xrdma_channel {
 	struct xr_buf rd;
 	uint64_t rd_posted, rd_got;
 	uint32_t rd_out, rd_max;
+
+	/* rpc.c */
+	struct xr_call **calls;	/* XR_CALL_BUCKETS, at the first request */
+	uint64_t next_call;
+	/* onesided.c: in order */
+	struct xr_one one[XR_ONE_MAX];
+	uint32_t one_head, one_done;
+	/* keepalive.c */
+	uint32_t missed;	/* looks at a probe that is not answered */
+	uint8_t alive;		/* it was heard of since the last look */
+	uint8_t probing;
+
+	struct xrdma_channel_stats stats;
 };
 
 /* --- channel.c: beginning and end --- */
@@ -125,7 +176,11 @@ void xr_channel_free(struct xrdma_channel *ch);
 
 /* --- channel_io.c: messages --- */
 
-int xr_channel_send(struct xrdma_channel *ch, const struct xrdma_msg *msg);
+/* flags: XR_MSG_REQUEST, XR_MSG_RESPONSE. */
+int xr_channel_send(struct xrdma_channel *ch, const struct xrdma_msg *msg, uint64_t id,
+		    uint32_t flags);
+/* Post a request that is not a message; a refusal ends the channel. */
+void xr_channel_post(struct xrdma_channel *ch, const struct xr_send_wr *wr);
 void xr_channel_complete(struct xrdma_channel *ch, const struct xr_wc *wc);
 /* Goes on with whatever waited for memory, credit or queue room. */
 void xr_channel_progress(struct xrdma_channel *ch);
@@ -134,5 +189,34 @@ int xr_channel_post_recv(struct xrdma_channel *ch, uint32_t index);
 void xr_channel_early(struct xrdma_channel *ch);
 /* Gives back what a message in the send ring holds. */
 void xr_channel_release(struct xrdma_channel *ch, struct xr_out *o);
+/* Nothing happens: says what others may wait for although it is not due. */
+void xr_channel_idle(struct xrdma_channel *ch);
+
+/* wr_id is kind : 8 | argument : 56 */
+enum { XR_WR_ID_RECV = 1, XR_WR_ID_DATA, XR_WR_ID_CTL, XR_WR_ID_FETCH, XR_WR_ID_ONE, XR_WR_ID_PROBE };
+#define XR_WR_ID(kind, arg)	((uint64_t)(kind) << 56 | (arg))
+#define XR_WR_KIND(id)		((id) >> 56)
+#define XR_WR_ARG(id)		((uint32_t)(id))
+
+/* --- rpc.c --- */
+
+int xr_rpc_request(struct xrdma_channel *ch, const struct xrdma_msg *msg, xrdma_reply_fn *reply,
+		   void *arg);
+/* An answer arrived.  -EPROTO: to nothing that was asked. */
+int xr_rpc_answer(struct xrdma_channel *ch, const struct xrdma_msg *msg);
+/* No more answers: tells the callers, unless error is 0. */
+void xr_rpc_end(struct xrdma_channel *ch, int error);
+
+/* --- onesided.c --- */
+
+void xr_onesided_done(struct xrdma_channel *ch);
+void xr_onesided_end(struct xrdma_channel *ch);
+
+/* --- keepalive.c --- */
+
+/* Looks after every channel when it is time to. */
+void xr_keepalive(struct xrdma_context *ctx);
+/* The option changed. */
+int xr_keepalive_set(struct xrdma_context *ctx);
 
 #endif

@@ -11,13 +11,8 @@
 #define WHERE		sizeof(struct xr_msg_where)
 #define LARGE_HDR	64u	/* payload behind the header of an announcement: aligned */
 
-_Static_assert(HDR == 32 && HDR + WHERE <= LARGE_HDR, "layout of messages");
-
-/* wr_id is kind : 8 | argument : 56 */
-enum { WR_RECV = 1, WR_DATA, WR_CTL, WR_READ };
-#define WR_ID(kind, arg)	((uint64_t)(kind) << 56 | (arg))
-#define WR_KIND(id)		((id) >> 56)
-#define WR_ARG(id)		((uint32_t)(id))
+_Static_assert(HDR == 32 && HDR + XR_MSG_TRACE_LEN + WHERE <= LARGE_HDR &&
+	       HDR + XR_MSG_TRACE_LEN + XR_CHANNEL_EAGER == XR_MSG_EAGER_MAX, "layout of messages");
 
 static const struct xr_fabric_ops *ops(const struct xrdma_channel *ch)
 {
@@ -30,7 +25,7 @@ static int ch_usable(const struct xrdma_channel *ch)
 }
 
 /* Room and credit were seen to before: a post that is refused now is the end of the channel. */
-static void ch_post(struct xrdma_channel *ch, const struct xr_send_wr *wr)
+void xr_channel_post(struct xrdma_channel *ch, const struct xr_send_wr *wr)
 {
 	int r = ops(ch)->post_send(ch->qp, wr);
 
@@ -42,28 +37,39 @@ static void ch_post(struct xrdma_channel *ch, const struct xr_send_wr *wr)
 
 int xr_channel_post_recv(struct xrdma_channel *ch, uint32_t i)
 {
-	struct xr_recv_wr wr = {
-		.wr_id = WR_ID(WR_RECV, i),
-		.sge = { ch->in[i].addr, (uint32_t)(HDR + XR_CHANNEL_EAGER), ch->in[i].mr->lkey },
-	};
+	struct xr_recv_wr wr = { .wr_id = XR_WR_ID(XR_WR_ID_RECV, i) };
+	struct xr_buf *b = &ch->in[i].buf;
 
+	if (b->addr)
+		wr.sge = (struct xr_sge){ b->addr, XR_MSG_EAGER_MAX, b->mr->lkey };
 	return ops(ch)->post_recv(ch->qp, &wr);
 }
 
 static void ch_repost(struct xrdma_channel *ch, uint32_t i)
 {
+	if (ch->in[i].ref)
+		ops(ch)->recv_release(ch->qp, ch->in[i].ref);
+	ch->in[i].ref = 0;
 	if (ch->state != XR_CH_DEAD && xr_channel_post_recv(ch, i))
 		xr_channel_fail(ch, -EIO);
 }
 
 /* --- sending ----------------------------------------------------------------------- */
 
-static void hdr_fill(struct xrdma_channel *ch, void *to, enum xr_msg_type type, uint32_t seq)
+static void hdr_fill(const struct xrdma_channel *ch, void *to, enum xr_msg_type type, uint32_t seq)
 {
 	struct xr_msg_hdr h = { .version = XR_CHANNEL_VERSION, .type = (uint8_t)type, .seq = seq,
-				.ack = xr_window_ack(&ch->win) };
+				.ack = ch->win.rcv_done, .ctl = ch->win.ctl_got };
 
 	memcpy(to, &h, sizeof(h));
+}
+
+/* A header that was filled goes out for certain. */
+static void hdr_said(struct xrdma_channel *ch)
+{
+	xr_window_ack(&ch->win);
+	xr_window_ctl_ack(&ch->win);
+	ch->owes = 0;
 }
 
 /* 1: it is out. 0: its buffers are all under way, try again when one has completed. */
@@ -71,29 +77,52 @@ static int ch_control(struct xrdma_channel *ch, enum xr_msg_type type)
 {
 	struct xr_buf *b = &ch->ctl[ch->ctl_posted % XR_WINDOW_CTL];
 	struct xr_sge sge = { b->addr, HDR, b->mr->lkey };
-	struct xr_send_wr wr = { .wr_id = WR_ID(WR_CTL, 0), .op = XR_WR_SEND, .sge = &sge, .nsge = 1 };
+	struct xr_send_wr wr = { .wr_id = XR_WR_ID(XR_WR_ID_CTL, 0), .op = XR_WR_SEND, .sge = &sge, .nsge = 1 };
 
 	if (ch->ctl_posted - ch->ctl_done == XR_WINDOW_CTL)
 		return 0;
 	ch->ctl_posted++;
+	ch->stats.control_sent++;
+	xr_window_ctl_send(&ch->win);
 	hdr_fill(ch, b->addr, type, ch->win.snd_nxt);
-	ch_post(ch, &wr);
+	hdr_said(ch);
+	xr_channel_post(ch, &wr);
 	return 1;
+}
+
+/* Header of the data message with number seq, and the trace id; returns their length. */
+static uint32_t data_head(const struct xrdma_channel *ch, uint8_t *to, const struct xr_out *o, uint32_t seq)
+{
+	struct xr_msg_hdr h;
+
+	hdr_fill(ch, &h, o->len > XR_CHANNEL_EAGER ? XR_MSG_ANNOUNCE : XR_MSG_EAGER, seq);
+	h.flags = o->flags;
+	h.imm = o->imm;
+	h.id = o->id;
+	h.len = o->len;
+	memcpy(to, &h, HDR);
+	if (!(o->flags & XR_MSG_TRACE))
+		return HDR;
+	memcpy(to + HDR, o->trace, XR_MSG_TRACE_LEN);
+	return HDR + XR_MSG_TRACE_LEN;
+}
+
+static void data_sent(struct xrdma_channel *ch, const struct xr_out *o)
+{
+	hdr_said(ch);
+	ch->stats.msgs_sent++;
+	ch->stats.bytes_sent += o->len;
 }
 
 /* The message at snd_nxt has its credit and goes. */
 static void ch_data(struct xrdma_channel *ch, struct xr_out *o)
 {
-	int large = o->len > XR_CHANNEL_EAGER;
-	struct xr_sge sge = { o->buf.addr, (uint32_t)(HDR + (large ? WHERE : o->len)), o->buf.mr->lkey };
-	struct xr_send_wr wr = { .op = XR_WR_SEND, .sge = &sge, .nsge = 1 };
-	struct xr_msg_hdr *h = (struct xr_msg_hdr *)o->buf.addr;
-	uint32_t seq;
-	int r;
+	int large = o->len > XR_CHANNEL_EAGER, r;
+	struct xr_send_wr wr = { .wr_id = XR_WR_ID(XR_WR_ID_DATA, 0), .op = XR_WR_SEND };
+	struct xr_sge sge[2];
+	uint32_t seq, head;
 
 	if (large) {
-		struct xr_msg_where w = { .addr = (uintptr_t)o->data };
-
 		r = ops(ch)->mw_bind(ch->qp, o->mem ? o->mem->mr : o->buf.mr, (void *)(uintptr_t)o->data,
 				     o->len, XR_ACCESS_REMOTE_READ, &o->rkey);
 		if (r) {
@@ -101,17 +130,42 @@ static void ch_data(struct xrdma_channel *ch, struct xr_out *o)
 			xr_channel_fail(ch, -EIO);
 			return;
 		}
-		w.rkey = o->rkey;
-		memcpy(o->buf.addr + HDR, &w, sizeof(w));
 	}
 	if (xr_window_send(&ch->win, o->len, &seq))
 		return;
-	hdr_fill(ch, h, large ? XR_MSG_ANNOUNCE : XR_MSG_EAGER, seq);
-	h->imm = o->imm;
-	h->id = o->id;
-	h->len = o->len;
-	wr.wr_id = WR_ID(WR_DATA, 0);
-	ch_post(ch, &wr);
+	head = data_head(ch, o->buf.addr, o, seq);
+	if (large) {
+		struct xr_msg_where w = { .addr = (uintptr_t)o->data, .rkey = o->rkey };
+
+		memcpy(o->buf.addr + head, &w, WHERE);
+		head += WHERE;
+	}
+	sge[0] = (struct xr_sge){ o->buf.addr, head, o->buf.mr->lkey };
+	sge[1] = (struct xr_sge){ (void *)(uintptr_t)o->data, (uint32_t)o->len, o->buf.mr->lkey };
+	wr.sge = sge;
+	wr.nsge = large || !o->len ? 1 : 2;
+	data_sent(ch, o);
+	xr_channel_post(ch, &wr);
+}
+
+/* Small, nothing before it, and a device that copies: no buffer.  0: it is out. */
+static int ch_data_inline(struct xrdma_channel *ch, struct xr_out *o)
+{
+	uint8_t head[HDR + XR_MSG_TRACE_LEN];
+	struct xr_sge sge[2] = { { head, 0, 0 }, { (void *)(uintptr_t)o->data, (uint32_t)o->len, 0 } };
+	struct xr_send_wr wr = { .wr_id = XR_WR_ID(XR_WR_ID_DATA, 0), .op = XR_WR_SEND,
+				 .flags = XR_SEND_INLINE, .sge = sge, .nsge = o->len ? 2 : 1 };
+	uint32_t seq;
+
+	if (o->len > XR_CHANNEL_EAGER || ch->ctx->caps.max_inline < XR_MSG_EAGER_MAX ||
+	    ch->win.snd_nxt != ch->queued || !xr_window_open(&ch->win, o->len))
+		return -EAGAIN;
+	sge[0].len = data_head(ch, head, o, ch->win.snd_nxt);
+	if (ops(ch)->post_send(ch->qp, &wr))
+		return -EAGAIN;
+	o->data = NULL;
+	data_sent(ch, o);
+	return xr_window_send(&ch->win, o->len, &seq);
 }
 
 static void ch_pump(struct xrdma_channel *ch)
@@ -132,9 +186,12 @@ void xr_channel_release(struct xrdma_channel *ch, struct xr_out *o)
 		ops(ch)->mw_invalidate(ch->qp, o->rkey);
 	if (o->mem)
 		o->mem->refs--;
-	ch->ctx->out_bytes -= o->buf.size;
-	xr_pool_put(&ch->ctx->pool, &o->buf);
-	memset(o, 0, sizeof(*o));
+	if (o->buf.addr) {
+		ch->ctx->out_bytes -= o->buf.size;
+		xr_pool_put(&ch->ctx->pool, &o->buf);
+	}
+	o->mem = NULL;
+	o->rkey = 0;
 }
 
 /* A buffer is free when the peer has processed it and the device has let go of it. */
@@ -159,16 +216,43 @@ static int in_mem(const struct xrdma_msg *m)
 	return off <= mr->len && m->len <= mr->len - off;
 }
 
-int xr_channel_send(struct xrdma_channel *ch, const struct xrdma_msg *m)
+static int ch_refuse(struct xrdma_channel *ch)
+{
+	ch->stats.refused++;
+	return -EAGAIN;
+}
+
+/* Memory for the header, and for the payload unless that lies in registered memory. */
+static int ch_buffer(struct xrdma_channel *ch, struct xr_out *o, const struct xrdma_msg *m)
 {
 	struct xrdma_context *ctx = ch->ctx;
-	int large = m->len > XR_CHANNEL_EAGER, r;
+	size_t head = m->len > XR_CHANNEL_EAGER ? LARGE_HDR : HDR + XR_MSG_TRACE_LEN;
+	size_t room = head + (o->mem ? 0 : m->len);
+	int r;
+
+	/* the other half is for what peers send: two ends that are full of messages could not read any */
+	if (ctx->out_bytes + room > ctx->pool.budget / 2)
+		return -EAGAIN;
+	r = xr_pool_get(&ctx->pool, room, &o->buf);
+	if (r)
+		return r == -ENOBUFS ? -EAGAIN : r;
+	ctx->out_bytes += o->buf.size;
+	if (o->mem)
+		return 0;
+	o->data = o->buf.addr + head;
+	if (m->len)
+		memcpy(o->buf.addr + head, m->data, m->len);
+	return 0;
+}
+
+int xr_channel_send(struct xrdma_channel *ch, const struct xrdma_msg *m, uint64_t id, uint32_t flags)
+{
 	struct xr_out *o;
-	size_t room;
+	int r;
 
 	if (m->len && !m->data)
 		return -EINVAL;
-	if (m->mem && (m->mem->ctx != ctx || !in_mem(m)))
+	if (m->mem && (m->mem->ctx != ch->ctx || !in_mem(m)))
 		return -EINVAL;
 	if (ch->state == XR_CH_OPENING && !ch->silent)
 		return -ENOTCONN;
@@ -177,62 +261,87 @@ int xr_channel_send(struct xrdma_channel *ch, const struct xrdma_msg *m)
 	if (m->len > ch->max_msg || m->len > ch->own_max)
 		return -EMSGSIZE;
 	if (ch->queued - ch->released > ch->out_mask)
-		return -EAGAIN;
-	room = !large ? HDR + m->len : m->mem ? LARGE_HDR : LARGE_HDR + m->len;
-	/* the other half is for what peers send: two ends that are full of messages could not read any */
-	if (ctx->out_bytes + room > ctx->pool.budget / 2)
-		return -EAGAIN;
+		return ch_refuse(ch);
 	o = &ch->out[ch->queued & ch->out_mask];
-	r = xr_pool_get(&ctx->pool, room, &o->buf);
-	if (r)
-		return r == -ENOBUFS ? -EAGAIN : r;
-	ctx->out_bytes += o->buf.size;
-	o->id = m->id;
+	o->buf.addr = NULL;
+	o->mem = m->len > XR_CHANNEL_EAGER ? m->mem : NULL;
+	o->data = m->data;
+	o->id = id;
 	o->len = m->len;
 	o->imm = m->imm;
-	if (large && m->mem) {
-		o->mem = m->mem;
-		o->mem->refs++;
-		o->data = m->data;
-	} else {
-		o->data = o->buf.addr + (large ? LARGE_HDR : HDR);
-		if (m->len)
-			memcpy((void *)(uintptr_t)o->data, m->data, m->len);
+	o->rkey = 0;
+	o->flags = (uint8_t)(flags | (m->trace ? XR_MSG_TRACE : 0));
+	if (m->trace)
+		memcpy(o->trace, m->trace, XR_MSG_TRACE_LEN);
+	if (!ch_data_inline(ch, o)) {
+		ch->queued++;
+		return 0;
 	}
+	r = ch_buffer(ch, o, m);
+	if (r)
+		return r == -EAGAIN ? ch_refuse(ch) : r;
+	if (o->mem)
+		o->mem->refs++;
 	ch->queued++;
 	ch_pump(ch);
+	if (ch->win.snd_nxt != ch->queued)
+		ch->stats.waited++;
 	return ch->state == XR_CH_DEAD ? -EPIPE : 0;
 }
 
 /* --- receiving --------------------------------------------------------------------- */
 
+/* The layout of a data message: what follows the header is where the header says. */
+static int in_parse(struct xrdma_channel *ch, struct xr_in *in)
+{
+	const struct xr_msg_hdr *h = &in->h;
+	uint32_t at = HDR;
+
+	if ((h->flags & ~(XR_MSG_TRACE | XR_MSG_REQUEST | XR_MSG_RESPONSE)) ||
+	    (h->flags & (XR_MSG_REQUEST | XR_MSG_RESPONSE)) == (XR_MSG_REQUEST | XR_MSG_RESPONSE))
+		return -EPROTO;
+	if (h->flags & XR_MSG_TRACE) {
+		if (in->len < HDR + XR_MSG_TRACE_LEN)
+			return -EPROTO;
+		memcpy(in->trace, in->data + HDR, XR_MSG_TRACE_LEN);
+		at += XR_MSG_TRACE_LEN;
+	}
+	if (h->type == XR_MSG_EAGER) {
+		in->payload = in->data + at;
+		return h->len <= XR_CHANNEL_EAGER && in->len == at + h->len ? 0 : -EPROTO;
+	}
+	if (h->len <= XR_CHANNEL_EAGER || in->len != at + WHERE || h->len > ch->own_max)
+		return -EPROTO;
+	memcpy(&in->where, in->data + at, WHERE);
+	return 0;
+}
+
 /* A message arrived in receive i. Everything in it is the peer's word. */
 static void ch_receive(struct xrdma_channel *ch, uint32_t i)
 {
-	uint32_t len = ch->in_len[i];
-	struct xr_msg_hdr h;
+	struct xr_in *in = &ch->in[i];
+	struct xr_msg_hdr *h = &in->h;
 
-	if (len < HDR)
+	if (in->len < HDR)
 		goto nonsense;
-	memcpy(&h, ch->in[i].addr, HDR);
-	if (h.version != XR_CHANNEL_VERSION || h.reserved || ch->close_seen ||
-	    xr_window_acked(&ch->win, h.ack) < 0)
+	memcpy(h, in->data, HDR);
+	if (h->version != XR_CHANNEL_VERSION || ch->close_seen || xr_window_acked(&ch->win, h->ack) < 0 ||
+	    xr_window_ctl_acked(&ch->win, h->ctl))
 		goto nonsense;
-	switch (h.type) {
+	switch (h->type) {
 	case XR_MSG_ACK:
 	case XR_MSG_CLOSE:
-		if (len != HDR || h.seq != ch->win.rcv_nxt)
+		if (in->len != HDR || h->flags || h->seq != ch->win.rcv_nxt)
 			goto nonsense;
-		ch->close_seen = h.type == XR_MSG_CLOSE;
+		xr_window_ctl_receive(&ch->win);
+		ch->stats.control_received++;
+		ch->ctx->owing = 1;
+		ch->close_seen = h->type == XR_MSG_CLOSE;
 		ch_repost(ch, i);
 		break;
 	case XR_MSG_EAGER:
 	case XR_MSG_ANNOUNCE:
-		if (h.type == XR_MSG_EAGER ?
-		    h.len > XR_CHANNEL_EAGER || len != HDR + h.len :
-		    h.len <= XR_CHANNEL_EAGER || len != HDR + WHERE || h.len > ch->own_max)
-			goto nonsense;
-		if (xr_window_receive(&ch->win, h.seq, h.len))
+		if (in_parse(ch, in) || xr_window_receive(&ch->win, h->seq, h->len))
 			goto nonsense;
 		ch->arrived[ch->arr_tail++ & ch->arr_mask] = i;
 		break;
@@ -278,14 +387,43 @@ static int ch_read(struct xrdma_channel *ch, const struct xr_msg_hdr *h, const s
 		struct xr_sge sge = { ch->rd.addr + ch->rd_posted,
 				      left < XR_CHANNEL_FRAGMENT ? (uint32_t)left : XR_CHANNEL_FRAGMENT,
 				      ch->rd.mr->lkey };
-		struct xr_send_wr wr = { .wr_id = WR_ID(WR_READ, sge.len), .op = XR_WR_READ, .sge = &sge,
+		struct xr_send_wr wr = { .wr_id = XR_WR_ID(XR_WR_ID_FETCH, sge.len), .op = XR_WR_READ, .sge = &sge,
 					 .nsge = 1, .raddr = w->addr + ch->rd_posted, .rkey = w->rkey };
 
 		ch->rd_posted += sge.len;
 		ch->rd_out++;
-		ch_post(ch, &wr);
+		xr_channel_post(ch, &wr);
 	}
 	return ch->rd_got == h->len;
+}
+
+/* To the program: as an answer, or as a message. */
+static void ch_hand_over(struct xrdma_channel *ch, struct xr_in *in, const uint8_t *data)
+{
+	struct xrdma_msg m = { .data = data, .len = (size_t)in->h.len, .id = in->h.id, .imm = in->h.imm,
+			       .kind = in->h.flags & XR_MSG_REQUEST ? XRDMA_REQUEST :
+				       in->h.flags & XR_MSG_RESPONSE ? XRDMA_RESPONSE : XRDMA_MESSAGE };
+
+	if (in->h.flags & XR_MSG_TRACE)
+		m.trace = in->trace;
+	ch->stats.msgs_received++;
+	ch->stats.bytes_received += in->h.len;
+	if (ch->silent)
+		return;
+	if (m.kind != XRDMA_RESPONSE) {
+		if (ch->ctx->cb.message)
+			ch->ctx->cb.message(ch, &m, ch->ctx->arg);
+	} else if (xr_rpc_answer(ch, &m)) {
+		xr_warn("a channel ends, its peer answered what was not asked");
+		xr_channel_fail(ch, -EPROTO);
+	}
+}
+
+/* Acks that go alone, and answers to such of the peer. */
+static void ch_say_what_is_due(struct xrdma_channel *ch)
+{
+	if (ch_usable(ch) && (xr_window_ack_due(&ch->win) || xr_window_answer_due(&ch->win)))
+		ch_control(ch, XR_MSG_ACK);
 }
 
 /* Delivers what is complete, in order. */
@@ -293,34 +431,42 @@ static void ch_deliver(struct xrdma_channel *ch)
 {
 	while (ch->arr_head != ch->arr_tail && ch_usable(ch)) {
 		uint32_t i = ch->arrived[ch->arr_head & ch->arr_mask];
-		struct xrdma_msg m = { 0 };
-		struct xr_msg_where w;
-		struct xr_msg_hdr h;
+		struct xr_in *in = &ch->in[i];
+		const uint8_t *data = in->payload;
+		uint64_t len = in->h.len;
 
-		memcpy(&h, ch->in[i].addr, HDR);
-		m.data = ch->in[i].addr + HDR;
 		/* nobody wants it any more: one that is being read is read to its end */
-		if (h.type == XR_MSG_ANNOUNCE && (!ch->silent || ch->rd.addr)) {
-			memcpy(&w, ch->in[i].addr + HDR, WHERE);
-			if (!ch_read(ch, &h, &w))
-				return;
-			m.data = ch->rd.addr;
+		if (in->h.type == XR_MSG_ANNOUNCE) {
+			if (!ch->silent || ch->rd.addr) {
+				if (!ch_read(ch, &in->h, &in->where))
+					return;
+				data = ch->rd.addr;
+				ch->stats.fetched++;
+			}
+			/* its sender keeps memory for it */
+			ch->owes = ch->ctx->owing = 1;
 		}
-		m.len = (size_t)h.len;
-		m.id = h.id;
-		m.imm = h.imm;
-		if (!ch->silent && ch->ctx->cb.message)
-			ch->ctx->cb.message(ch, &m, ch->ctx->arg);
+		ch_hand_over(ch, in, data);
 		if (ch->state == XR_CH_DEAD)
 			return;
 		if (ch->rd.addr)
 			xr_pool_put(&ch->ctx->pool, &ch->rd);
 		ch->arr_head++;
 		ch_repost(ch, i);
-		xr_window_done(&ch->win, h.len);
-		if (xr_window_ack_due(&ch->win) && ch_usable(ch))
-			ch_control(ch, XR_MSG_ACK);
+		xr_window_done(&ch->win, len);
+		ch_say_what_is_due(ch);
 	}
+}
+
+void xr_channel_idle(struct xrdma_channel *ch)
+{
+	if (!ch_usable(ch) || ch->close_sent)
+		return;
+	if (!(ch->owes && ch->win.rcv_done != ch->win.rcv_acked) && !xr_window_answer_lazy(&ch->win))
+		return;
+	/* where it may not, it asks again when the peer has heard of the others */
+	if (!xr_window_lazy(&ch->win) || !ch_control(ch, XR_MSG_ACK))
+		ch->ctx->owing = 1;
 }
 
 /* The peer has closed and all that it had sent is delivered. */
@@ -332,7 +478,9 @@ static void ch_closed(struct xrdma_channel *ch)
 		ch->close_sent = ch->close_done = 1;
 		if (!ch->silent && ch_usable(ch)) {
 			ch->state = XR_CH_CLOSING;
-			if (ch->ctx->cb.closed)
+			xr_rpc_end(ch, -ECONNRESET);
+			/* closed in such a callback: then there is no more to say */
+			if (!ch->silent && ch->ctx->cb.closed)
 				ch->ctx->cb.closed(ch, 0, ch->ctx->arg);
 			ch->silent = 1;
 		}
@@ -351,8 +499,7 @@ void xr_channel_progress(struct xrdma_channel *ch)
 	/* callbacks run in a poll only */
 	if (ch->ctx->polling) {
 		ch_deliver(ch);
-		if (ch_usable(ch) && xr_window_ack_due(&ch->win))
-			ch_control(ch, XR_MSG_ACK);
+		ch_say_what_is_due(ch);
 		if (ch_usable(ch) && ch->close_seen && !ch->close_done && ch->arr_head == ch->arr_tail)
 			ch_closed(ch);
 	}
@@ -363,6 +510,8 @@ void xr_channel_progress(struct xrdma_channel *ch)
 
 void xr_channel_complete(struct xrdma_channel *ch, const struct xr_wc *wc)
 {
+	uint32_t i;
+
 	if (ch->state == XR_CH_DEAD)
 		return;
 	if (wc->status != XR_WC_SUCCESS) {
@@ -373,24 +522,34 @@ void xr_channel_complete(struct xrdma_channel *ch, const struct xr_wc *wc)
 		xr_channel_fail(ch, wc->status == XR_WC_RETRY_EXC_ERR ? -ECONNRESET : -EIO);
 		return;
 	}
-	switch (WR_KIND(wc->wr_id)) {
-	case WR_RECV:
-		ch->in_len[WR_ARG(wc->wr_id)] = wc->len;
+	ch->alive = 1;
+	switch (XR_WR_KIND(wc->wr_id)) {
+	case XR_WR_ID_RECV:
+		i = XR_WR_ARG(wc->wr_id);
+		ch->in[i].data = wc->data;
+		ch->in[i].len = wc->len;
+		ch->in[i].ref = wc->ref;
 		if (ch->state == XR_CH_OPENING)
-			ch->arrived[ch->arr_tail++ & ch->arr_mask] = WR_ARG(wc->wr_id);
+			ch->arrived[ch->arr_tail++ & ch->arr_mask] = i;
 		else
-			ch_receive(ch, WR_ARG(wc->wr_id));
+			ch_receive(ch, i);
 		break;
-	case WR_DATA:
+	case XR_WR_ID_DATA:
 		ch->completed++;
 		ch_release(ch);
 		break;
-	case WR_CTL:
+	case XR_WR_ID_CTL:
 		ch->ctl_done++;
 		break;
-	case WR_READ:
+	case XR_WR_ID_FETCH:
 		ch->rd_out--;
-		ch->rd_got += WR_ARG(wc->wr_id);
+		ch->rd_got += XR_WR_ARG(wc->wr_id);
+		break;
+	case XR_WR_ID_ONE:
+		xr_onesided_done(ch);
+		break;
+	case XR_WR_ID_PROBE:
+		ch->probing = 0;
 		break;
 	}
 	xr_channel_progress(ch);

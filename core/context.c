@@ -3,7 +3,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
+#include "atomic.h"
 #include "channel.h"
 #include "context.h"
 #include "log.h"
@@ -13,16 +15,21 @@
 
 static int context_watch(struct xrdma_context *ctx)
 {
-	struct epoll_event ev = { .events = EPOLLIN };
+	int fd[3] = { ctx->ops->cq_fd(ctx->cq), ctx->ops->cm_fd(ctx->dev), -1 }, i, r;
 
 	ctx->epoll = epoll_create1(EPOLL_CLOEXEC);
 	if (ctx->epoll < 0)
 		return -errno;
-	if (epoll_ctl(ctx->epoll, EPOLL_CTL_ADD, ctx->ops->cq_fd(ctx->cq), &ev) ||
-	    epoll_ctl(ctx->epoll, EPOLL_CTL_ADD, ctx->ops->cm_fd(ctx->dev), &ev)) {
-		int r = -errno;
+	fd[2] = ctx->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+	for (i = 0; i < 3; i++) {
+		struct epoll_event ev = { .events = EPOLLIN };
 
+		if (fd[i] >= 0 && !epoll_ctl(ctx->epoll, EPOLL_CTL_ADD, fd[i], &ev))
+			continue;
+		r = -errno;
 		close(ctx->epoll);
+		if (ctx->timer >= 0)
+			close(ctx->timer);
 		return r;
 	}
 	return 0;
@@ -36,6 +43,8 @@ int xr_context_create(struct xrdma_context **out, const char *device,
 		[XRDMA_OPT_WINDOW_BYTES] = 8u << 20,
 		[XRDMA_OPT_MAX_MSG] = 64u << 20,
 		[XRDMA_OPT_POOL_BYTES] = 256u << 20,
+		[XRDMA_OPT_KEEPALIVE_MS] = 2000,
+		[XRDMA_OPT_KEEPALIVE_PROBES] = 3,
 	};
 	struct xrdma_context *ctx;
 	int r, i;
@@ -57,6 +66,10 @@ int xr_context_create(struct xrdma_context **out, const char *device,
 	if (r)
 		goto free_context;
 	ctx->ops->query(ctx->dev, &ctx->caps);
+	/* where a probe needs the peer's CPU it proves nothing, and the device knows who died */
+	if (!ctx->caps.passive)
+		ctx->option[XRDMA_OPT_KEEPALIVE_MS] = ctx->option[XRDMA_OPT_KEEPALIVE_PROBES] = 0;
+	ctx->byref = ctx->caps.max_byref >= XR_MSG_EAGER_MAX;
 	r = ctx->ops->pd_alloc(ctx->dev, &ctx->pd);
 	if (r)
 		goto close_device;
@@ -69,8 +82,14 @@ int xr_context_create(struct xrdma_context **out, const char *device,
 		r = context_watch(ctx);
 	if (r)
 		goto destroy_cq;
+	r = xr_keepalive_set(ctx);
+	if (r)
+		goto close_epoll;
 	*out = ctx;
 	return 0;
+close_epoll:
+	close(ctx->timer);
+	close(ctx->epoll);
 destroy_cq:
 	ctx->ops->cq_destroy(ctx->cq);
 free_pd:
@@ -113,6 +132,7 @@ int xr_context_destroy(struct xrdma_context *ctx)
 		ops->cm_destroy(l->id);
 		free(l);
 	}
+	close(ctx->timer);
 	close(ctx->epoll);
 	r = xr_pool_destroy(&ctx->pool);
 	if (!r)
@@ -182,6 +202,7 @@ static void context_reap(struct xrdma_context *ctx)
 				/* may make new channels, at the head of the list */
 				ch->silent = 1;
 				ctx->ended = 1;
+				xr_rpc_end(ch, ch->error ? ch->error : -ECONNRESET);
 				if (ctx->cb.closed)
 					ctx->cb.closed(ch, ch->error, ctx->arg);
 				break;
@@ -199,8 +220,19 @@ int xr_context_poll(struct xrdma_context *ctx)
 	if (ctx->polling)
 		return -EBUSY;
 	ctx->polling = 1;
-	n = context_events(ctx);
+	/* system calls: a program that spins looks at them now and then only */
+	n = 0;
+	if (!(ctx->rounds++ % XR_CONTEXT_EVENTS)) {
+		n = context_events(ctx);
+		if (xr_unlikely(ctx->keepalive))
+			xr_keepalive(ctx);
+	}
 	n += context_complete(ctx);
+	if (!n && ctx->owing) {
+		ctx->owing = 0;
+		for (ch = ctx->channels; ch; ch = ch->next)
+			xr_channel_idle(ch);
+	}
 	if (ctx->starved && n) {
 		ctx->starved = 0;
 		for (ch = ctx->channels; ch; ch = ch->next)
@@ -220,12 +252,14 @@ int xr_context_event(struct xrdma_context *ctx)
 	ctx->ops->cq_event(ctx->cq);
 	for (;;) {
 		do {
+			ctx->rounds = 0;
 			n = xr_context_poll(ctx);
 			if (++rounds > ROUNDS)
 				return 1;
 		} while (n > 0);
 		/* arm, look again, and only then sleep: what came in between does not ring */
 		ctx->ops->cq_arm(ctx->cq);
+		ctx->rounds = 0;
 		if (!xr_context_poll(ctx))
 			return 0;
 	}

@@ -17,6 +17,7 @@
 #include "xrdma.h"
 
 #define XR_CONTEXT_CQE	16384u
+#define XR_CONTEXT_EVENTS 64u	/* rounds of a spinning program between two looks at connections */
 
 struct xr_listener {
 	struct xr_listener *next;
@@ -39,10 +40,15 @@ struct xrdma_context {
 	struct xr_pool pool;
 	struct xrdma_callbacks cb;
 	void *arg;
-	int epoll;		/* both descriptors of the device */
+	int epoll;		/* both descriptors of the device, and the timer */
 	uint8_t polling;
 	uint8_t ended;		/* a channel is DEAD */
 	uint8_t starved;	/* a channel waits for a buffer */
+	uint8_t owing;		/* a channel has something to say when nothing else happens */
+	uint8_t byref;		/* messages are delivered where the device has them */
+	uint32_t rounds;
+	int timer;		/* for keepalive, in epoll */
+	uint64_t keepalive;	/* ns: when to look after the channels again; 0: never */
 	struct xrdma_mem *mems;
 	uint64_t out_bytes;	/* buffers of messages that are not settled */
 	struct xrdma_channel *channels;

@@ -102,3 +102,41 @@ uint32_t xr_window_ack(struct xr_window *w)
 	w->rcv_acked = w->rcv_done;
 	return w->rcv_done;
 }
+
+void xr_window_ctl_send(struct xr_window *w)
+{
+	w->ctl_sent++;
+}
+
+void xr_window_ctl_receive(struct xr_window *w)
+{
+	w->ctl_got++;
+}
+
+uint8_t xr_window_ctl_ack(struct xr_window *w)
+{
+	return w->ctl_told = w->ctl_got;
+}
+
+int xr_window_ctl_acked(struct xr_window *w, uint8_t ack)
+{
+	if ((uint8_t)(ack - w->ctl_acked) > (uint8_t)(w->ctl_sent - w->ctl_acked))
+		return -EPROTO;
+	w->ctl_acked = ack;
+	return 0;
+}
+
+int xr_window_lazy(const struct xr_window *w)
+{
+	return (uint8_t)(w->ctl_sent - w->ctl_acked) < XR_WINDOW_LAZY;
+}
+
+int xr_window_answer_due(const struct xr_window *w)
+{
+	return (uint8_t)(w->ctl_got - w->ctl_told) >= XR_WINDOW_LAZY;
+}
+
+int xr_window_answer_lazy(const struct xr_window *w)
+{
+	return (uint8_t)(w->ctl_got - w->ctl_told) >= 2;
+}

@@ -10,10 +10,16 @@
  * for: a sender that is held back by bytes has more than half a window out, which is what
  * makes the receiver ack.
  *
- * Acks that go alone take no credit, else two full windows would wait for each other.  At most
- * XR_WINDOW_ACKS of them are on the way at once: what they cover was all in flight together, and
- * each covers half a window of messages or of bytes.  So a receiver posts XR_WINDOW_CTL more
- * receives than it grants messages, and never runs dry.
+ * Control messages (acks that go alone, a close and its answer) take no credit, else two full
+ * windows would wait for each other.  A receiver posts XR_WINDOW_CTL more receives than it
+ * grants messages, and never runs dry, because of what is on the way at once
+ *	XR_WINDOW_ACKS	cover half a window each, of messages or of bytes, all in flight together
+ *	XR_WINDOW_LAZY	are sent sooner, for a sender that waits for its memory; their number is
+ *			limited by the count of control messages that every header acks
+ *	XR_WINDOW_ANSWERS are sent for XR_WINDOW_LAZY control messages of the peer, all in flight
+ *			together; without them two ends that have spent their lazy ones at the
+ *			same moment, and have no more data, would wait for each other
+ *	2		are the close and its answer
  *
  * Sequence numbers are 32 bits and wrap.  The transport keeps order: a sequence number or an
  * ack that is not possible is -EPROTO, and the channel ends.
@@ -27,8 +33,10 @@
 
 #define XR_WINDOW_MAX_MSGS	1024u		/* receives are posted for each */
 #define XR_WINDOW_MAX_BYTES	(1ull << 31)
-#define XR_WINDOW_ACKS		4u		/* acks that go alone, on the way at once */
-#define XR_WINDOW_CTL		(XR_WINDOW_ACKS + 2)	/* and a close and its answer */
+#define XR_WINDOW_ACKS		4u
+#define XR_WINDOW_LAZY		4u
+#define XR_WINDOW_ANSWERS	2u
+#define XR_WINDOW_CTL		(XR_WINDOW_ACKS + XR_WINDOW_LAZY + XR_WINDOW_ANSWERS + 2)
 
 struct xr_window {
 	/* sending: una <= nxt, limits are the peer's grant */
@@ -41,6 +49,8 @@ struct xr_window {
 	uint32_t rcv_acked, rcv_done, rcv_nxt;
 	uint32_t rcv_msgs;
 	uint64_t rcv_bytes, rcv_owed, rcv_out;	/* limit, charged for [acked, done), for [acked, nxt) */
+	/* control messages, modulo 256: sent, acked by the peer, received, told to the peer */
+	uint8_t ctl_sent, ctl_acked, ctl_got, ctl_told;
 };
 
 /*
@@ -68,5 +78,19 @@ int xr_window_done(struct xr_window *w, uint64_t len);
 int xr_window_ack_due(const struct xr_window *w);
 /* The ack to put into a message that is sent for certain; nothing is owed afterwards. */
 uint32_t xr_window_ack(struct xr_window *w);
+
+/* --- control messages --- */
+
+/* One is sent for certain; one arrived. */
+void xr_window_ctl_send(struct xr_window *w);
+void xr_window_ctl_receive(struct xr_window *w);
+/* What a header says of those that arrived, and hears of those that were sent.  -EPROTO. */
+uint8_t xr_window_ctl_ack(struct xr_window *w);
+int xr_window_ctl_acked(struct xr_window *w, uint8_t ack);
+/* 1 when an ack may go alone before it is due. */
+int xr_window_lazy(const struct xr_window *w);
+/* 1 when control messages of the peer are to be answered: at once; when it is quiet. */
+int xr_window_answer_due(const struct xr_window *w);
+int xr_window_answer_lazy(const struct xr_window *w);
 
 #endif

@@ -25,6 +25,9 @@ int xrdma_set_option(struct xrdma_context *ctx, enum xrdma_option option, uint64
 		[XRDMA_OPT_WINDOW_BYTES] = { 65536, XR_WINDOW_MAX_BYTES },
 		[XRDMA_OPT_MAX_MSG] = { 1, 1ull << 30 },
 		[XRDMA_OPT_POOL_BYTES] = { XR_POOL_ARENA, 1ull << 40 },
+		[XRDMA_OPT_KEEPALIVE_MS] = { 0, 3600000 },
+		[XRDMA_OPT_KEEPALIVE_PROBES] = { 0, 100 },
+		[XRDMA_OPT_COPY] = { 0, 1 },
 	};
 
 	if ((unsigned int)option >= XRDMA_OPT_COUNT || value < range[option].least ||
@@ -36,6 +39,9 @@ int xrdma_set_option(struct xrdma_context *ctx, enum xrdma_option option, uint64
 		ctx->pool.budget = value;
 	}
 	ctx->option[option] = value;
+	if (option == XRDMA_OPT_KEEPALIVE_MS)
+		return xr_keepalive_set(ctx);
+	ctx->byref = !ctx->option[XRDMA_OPT_COPY] && ctx->caps.max_byref >= XR_MSG_EAGER_MAX;
 	return 0;
 }
 
@@ -68,7 +74,18 @@ int xrdma_connect(struct xrdma_context *ctx, const char *name, struct xrdma_chan
 
 int xrdma_send_msg(struct xrdma_channel *ch, const struct xrdma_msg *msg)
 {
-	return xr_channel_send(ch, msg);
+	return xr_channel_send(ch, msg, msg->id, 0);
+}
+
+int xrdma_send_request(struct xrdma_channel *ch, const struct xrdma_msg *msg, xrdma_reply_fn *reply,
+		       void *arg)
+{
+	return xr_rpc_request(ch, msg, reply, arg);
+}
+
+int xrdma_send_response(struct xrdma_channel *ch, uint64_t id, const struct xrdma_msg *msg)
+{
+	return xr_channel_send(ch, msg, id, XR_MSG_RESPONSE);
 }
 
 int xrdma_polling(struct xrdma_context *ctx)
@@ -86,14 +103,15 @@ int xrdma_process_event(struct xrdma_context *ctx)
 	return xr_context_event(ctx);
 }
 
-int xrdma_reg_mem(struct xrdma_context *ctx, void *addr, size_t len, struct xrdma_mem **mem)
+static int mem_new(struct xrdma_context *ctx, void *addr, size_t len, struct xrdma_mem **mem)
 {
 	struct xrdma_mem *m = calloc(1, sizeof(*m));
 	int r;
 
 	if (!m)
 		return -ENOMEM;
-	r = ctx->ops->mr_reg(ctx->pd, addr, len, XR_ACCESS_LOCAL_WRITE, &m->mr);
+	r = addr ? ctx->ops->mr_reg(ctx->pd, addr, len, XR_ACCESS_LOCAL_WRITE, &m->mr) :
+		   ctx->ops->mr_alloc(ctx->pd, len, XR_ACCESS_LOCAL_WRITE, &m->mr);
 	if (r) {
 		free(m);
 		return r;
@@ -103,6 +121,20 @@ int xrdma_reg_mem(struct xrdma_context *ctx, void *addr, size_t len, struct xrdm
 	ctx->mems = m;
 	*mem = m;
 	return 0;
+}
+
+int xrdma_reg_mem(struct xrdma_context *ctx, void *addr, size_t len, struct xrdma_mem **mem)
+{
+	return addr ? mem_new(ctx, addr, len, mem) : -EINVAL;
+}
+
+int xrdma_alloc_mem(struct xrdma_context *ctx, size_t len, struct xrdma_mem **mem, void **addr)
+{
+	int r = mem_new(ctx, NULL, len, mem);
+
+	if (!r)
+		*addr = (*mem)->mr->addr;
+	return r;
 }
 
 int xrdma_dereg_mem(struct xrdma_mem *mem)
@@ -128,6 +160,16 @@ void xrdma_close(struct xrdma_channel *ch)
 {
 	if (ch)
 		xr_channel_close(ch);
+}
+
+void xrdma_get_channel_stats(const struct xrdma_channel *ch, struct xrdma_channel_stats *stats)
+{
+	*stats = ch->stats;
+	stats->unacked_msgs = ch->win.snd_nxt - ch->win.snd_una;
+	stats->unacked_bytes = ch->win.snd_out;
+	stats->queued_msgs = ch->queued - ch->win.snd_nxt;
+	stats->peer_msgs = ch->win.snd_msgs;
+	stats->peer_bytes = ch->win.snd_bytes;
 }
 
 void xrdma_set_user(struct xrdma_channel *ch, void *user)

@@ -40,13 +40,26 @@ struct xrdma_context;	/* what one thread drives */
 struct xrdma_channel;	/* one connection: messages both ways, in order */
 struct xrdma_mem;	/* memory of the program that is registered */
 
+enum xrdma_kind {
+	XRDMA_MESSAGE,
+	XRDMA_REQUEST,		/* answer it with xrdma_send_response(), now or later */
+	XRDMA_RESPONSE,
+};
+
+#define XRDMA_TRACE_LEN 16	/* bytes of a trace id, as in W3C Trace Context */
+
 struct xrdma_msg {
 	const void *data;	/* may be NULL when len is 0 */
 	size_t len;		/* bytes, 0 to XRDMA_OPT_MAX_MSG of both ends */
-	uint64_t id;		/* the sender's, carried as it is: requests and their answers */
+	uint64_t id;		/* the sender's, carried as it is; of requests: the library's */
 	uint32_t imm;		/* the sender's, carried as it is */
 	struct xrdma_mem *mem;	/* sending: data lies in it, see xrdma_reg_mem(); received: NULL */
+	const uint8_t *trace;	/* XRDMA_TRACE_LEN bytes that travel along; NULL: none */
+	enum xrdma_kind kind;	/* received: what it is; sending: not looked at */
 };
+
+/* The answer to a request, valid until the return; NULL when error (-errno) says why there is none. */
+typedef void xrdma_reply_fn(struct xrdma_channel *ch, const struct xrdma_msg *msg, int error, void *arg);
 
 /* Any of them may be NULL. `arg` is that of xrdma_context_create(). */
 struct xrdma_callbacks {
@@ -54,10 +67,16 @@ struct xrdma_callbacks {
 	void (*accepted)(struct xrdma_channel *ch, void *arg);
 	/* xrdma_connect() came to its end: from now on messages can be sent. */
 	void (*connected)(struct xrdma_channel *ch, void *arg);
-	/* A message; it and its data are valid until the callback returns. */
+	/*
+	 * A message or a request; it and its data are valid until the callback returns. The data lies where
+	 * the device has it, which on shm is memory that the sender can still write: who checks it copies it
+	 * first, or sets XRDMA_OPT_COPY.
+	 */
 	void (*message)(struct xrdma_channel *ch, const struct xrdma_msg *msg, void *arg);
 	/* The peer has processed a message that was sent from registered memory: it may change. */
 	void (*sent)(struct xrdma_channel *ch, uint64_t id, void *arg);
+	/* xrdma_read() or xrdma_write() is complete; in the order they were begun. */
+	void (*done)(struct xrdma_channel *ch, uint64_t id, void *arg);
 	/*
 	 * The channel ended without xrdma_close(), the last callback of it; the handle is invalid
 	 * after the return. 0: the peer closed it, all it had sent was delivered before. Else
@@ -86,12 +105,17 @@ enum xrdma_option {
 	XRDMA_OPT_WINDOW_BYTES,	/* bytes of them: 65536..2^31, 8 MiB */
 	XRDMA_OPT_MAX_MSG,	/* bytes of one message: 1..2^30, 64 MiB; never above a quarter of POOL_BYTES */
 	XRDMA_OPT_POOL_BYTES,	/* registered memory of the context: 4 MiB..2^40, 256 MiB */
+	XRDMA_OPT_KEEPALIVE_MS,	/* probe what was silent so long, milliseconds: 0 (never)..3600000 */
+	XRDMA_OPT_KEEPALIVE_PROBES, /* intervals without an answer that end a channel: 0 (none does)..100 */
+	XRDMA_OPT_COPY,		/* 1: messages are delivered from memory of this end alone; 0..1, 0 */
 	XRDMA_OPT_COUNT
 };
 
 /*
- * For channels that are made afterwards. -EINVAL: unknown or out of range; -EBUSY: POOL_BYTES once
- * there was a channel. The context's thread.
+ * The keepalive options hold at once, all others for channels that are made afterwards. Preset for
+ * keepalive are 2000 ms and 3 probes, on the shm device 0 and 0: there the kernel tells who died, and a
+ * peer that computes is not dead. -EINVAL: unknown or out of range; -EBUSY: POOL_BYTES once there was a
+ * channel. The context's thread.
  */
 int xrdma_set_option(struct xrdma_context *ctx, enum xrdma_option option, uint64_t value);
 
@@ -119,6 +143,17 @@ int xrdma_connect(struct xrdma_context *ctx, const char *name, struct xrdma_chan
 int xrdma_send_msg(struct xrdma_channel *ch, const struct xrdma_msg *msg);
 
 /*
+ * A message that is answered: `reply` is called once, in a later call, with the answer or with what the
+ * channel ended with; never when this end closes the channel. id and mem are as in xrdma_send_msg(), but the
+ * id that travels is the library's. Errors are those of xrdma_send_msg(), and -EINVAL without reply, -ENOMEM.
+ */
+int xrdma_send_request(struct xrdma_channel *ch, const struct xrdma_msg *msg, xrdma_reply_fn *reply,
+		       void *arg);
+
+/* Answers the request that had this id, once. Errors are those of xrdma_send_msg(). */
+int xrdma_send_response(struct xrdma_channel *ch, uint64_t id, const struct xrdma_msg *msg);
+
+/*
  * One round over all channels: the number of things that happened, 0 when there were none.
  * For programs that spin. -EBUSY: from a callback. The context's thread.
  */
@@ -143,8 +178,46 @@ int xrdma_process_event(struct xrdma_context *ctx);
  */
 int xrdma_reg_mem(struct xrdma_context *ctx, void *addr, size_t len, struct xrdma_mem **mem);
 
-/* -EBUSY: a message from it is still under way. NULL is 0. The context's thread. */
+/*
+ * Allocates memory and registers it; *addr is zeroed and page-aligned, and goes with xrdma_dereg_mem().
+ * -EINVAL: length 0; -ENOMEM. The context's thread.
+ */
+int xrdma_alloc_mem(struct xrdma_context *ctx, size_t len, struct xrdma_mem **mem, void **addr);
+
+/*
+ * -EBUSY: a message from it is still under way, or a grant of it is open on a channel. NULL is 0. The
+ * context's thread.
+ */
 int xrdma_dereg_mem(struct xrdma_mem *mem);
+
+/* What a peer may do with granted memory; sent to it in a message, as it is. */
+struct xrdma_remote {
+	uint64_t addr, len;
+	uint32_t key, access;
+};
+
+#define XRDMA_GRANT_READ  1u
+#define XRDMA_GRANT_WRITE 2u
+
+/*
+ * Opens a part of registered memory to the peer of one channel, until xrdma_revoke() or the end of the
+ * channel. -EINVAL: not within mem, length 0, no access; -ENOTCONN, -EPIPE, -ENOMEM. The context's thread.
+ */
+int xrdma_grant(struct xrdma_channel *ch, struct xrdma_mem *mem, void *addr, size_t len,
+		unsigned int access, struct xrdma_remote *remote);
+void xrdma_revoke(struct xrdma_channel *ch, const struct xrdma_remote *remote);
+
+/*
+ * Copies len bytes between registered memory of this end and granted memory of the peer at an offset,
+ * without the peer's program; `done` says when. Neither side is touched in between, and the peer is not
+ * told. 16 at most are under way: -EAGAIN. -EINVAL: beyond either memory, length 0; -ENOTCONN, -EPIPE.
+ * What the peer does not allow (any more) ends the channel with -EIO, as the end of the channel ends what
+ * is under way, without `done`. On shm the peer must poll. The context's thread.
+ */
+int xrdma_read(struct xrdma_channel *ch, struct xrdma_mem *mem, void *to, size_t len,
+	       const struct xrdma_remote *remote, uint64_t offset, uint64_t id);
+int xrdma_write(struct xrdma_channel *ch, struct xrdma_mem *mem, const void *from, size_t len,
+		const struct xrdma_remote *remote, uint64_t offset, uint64_t id);
 
 /*
  * Ends a channel: what was sent is delivered first, as long as this context is polled and the peer
@@ -152,6 +225,21 @@ int xrdma_dereg_mem(struct xrdma_mem *mem);
  * allowed. The context's thread.
  */
 void xrdma_close(struct xrdma_channel *ch);
+
+struct xrdma_channel_stats {
+	uint64_t msgs_sent, bytes_sent, msgs_received, bytes_received;
+	uint64_t fetched;		/* of those received: READ from the sender's memory */
+	uint64_t control_sent, control_received;	/* acknowledgements alone, closes */
+	uint64_t waited;		/* messages that had to wait for the peer's credit */
+	uint64_t refused;		/* -EAGAIN */
+	uint64_t probes;		/* keepalive */
+	uint64_t unacked_msgs, unacked_bytes;		/* gauges: on the way or not yet processed */
+	uint64_t queued_msgs;		/* gauge: waiting for credit */
+	uint64_t peer_msgs, peer_bytes;	/* what the peer grants */
+};
+
+/* Never fails. The context's thread. */
+void xrdma_get_channel_stats(const struct xrdma_channel *ch, struct xrdma_channel_stats *stats);
 
 /* A pointer of the program's own, NULL at first. Never fail. The context's thread. */
 void xrdma_set_user(struct xrdma_channel *ch, void *user);

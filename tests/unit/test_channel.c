@@ -132,7 +132,7 @@ static void connect_both(void)
 
 static int say(struct side *s, uint64_t i, size_t len, struct xrdma_mem *mem)
 {
-	struct xrdma_msg m = { data, len, i, (uint32_t)len, mem };
+	struct xrdma_msg m = { .data = data, .len = len, .id = i, .imm = (uint32_t)len, .mem = mem };
 
 	stream_fill(3, i, data, len);
 	return xrdma_send_msg(s->ch, &m);
@@ -188,7 +188,7 @@ static void full_windows_both_ways(void **state)
 
 static void registered_memory(void **state)
 {
-	struct xrdma_msg m = { data, 100000, 0, 100000, NULL };
+	struct xrdma_msg m = { .data = data, .len = 100000, .imm = 100000 };
 	struct xrdma_mem *mem;
 
 	(void)state;
@@ -207,15 +207,9 @@ static void registered_memory(void **state)
 	assert_int_equal(xrdma_send_msg(a.ch, &m), -EINVAL);	/* of another context */
 	assert_int_equal(xrdma_send_msg(b.ch, &m), 0);
 	assert_int_equal(xrdma_dereg_mem(mem), -EBUSY);
-	wait_for(a.got == 1);
-	a.echo = 1;
-	/* the ack rides on the answer to the next one */
-	assert_int_equal(say(&b, 1, 10, NULL), 0);
-	b.got = 1;
-	wait_for(b.sent == 1);
+	/* with nothing more to come: the memory is not kept waiting */
+	wait_for(a.got == 1 && b.sent == 1);
 	assert_int_equal(xrdma_dereg_mem(mem), 0);
-	/* b.got counts the answer */
-	wait_for(b.got == 2);
 }
 
 static void closing_delivers_what_was_sent(void **state)
@@ -419,7 +413,7 @@ static void nonsense_in_messages(void **state)
 	bad[6].h.type = 99;
 	bad[7].h.seq++;
 	bad[8].h.ack++;
-	bad[9].h.reserved = 1;
+	bad[9].h.flags = 0x80;
 	bad[10].h.len = UINT64_MAX;
 	bad[11].h.type = XR_MSG_ACK;
 	bad[11].h.seq++;
