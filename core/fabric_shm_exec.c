@@ -8,7 +8,7 @@
  * payload itself may change while it is copied, which only hurts what the peer sent.
  */
 #include <errno.h>
-#include <string.h>
+#include "copy.h"
 #include "fabric_shm.h"
 #include "log.h"
 
@@ -143,7 +143,7 @@ static int exec_send(struct shm_qp *q, const struct xr_msg *m)
 		if (!to && m->len)
 			return exec_refuse(q, XR_WC_REM_OP_ERR, XR_WC_LOC_PROT_ERR);
 		if (m->len)
-			memcpy(to, m->data, m->len);
+			xr_copy(to, m->data, m->len);
 		q->msg_len += m->len;
 		q->in_msg = last ? 0 : IN_SEND;
 		if (!last)
@@ -180,7 +180,7 @@ static int exec_write(struct shm_qp *q, const struct xr_msg *m)
 	if (m->wr < m->len || (!to && m->wr))
 		return exec_refuse(q, XR_WC_REM_ACCESS_ERR, XR_WC_SUCCESS);
 	if (m->len)
-		memcpy(to, m->data, m->len);
+		xr_copy(to, m->data, m->len);
 	if (!q->in_msg)
 		q->msg_len = 0;
 	q->msg_len += m->len;

@@ -7,7 +7,7 @@
  * payload itself may change while it is copied, which only hurts what the peer sent.
  */
 #include <errno.h>
-#include <string.h>
+#include "copy.h"
 #include "fabric_shm.h"
 #include "log.h"
 
@@ -184,7 +184,7 @@ static void io_read_data(struct shm_qp *q, const struct xr_msg *m)
 			continue;
 		}
 		k = room - skip < n ? room - skip : n;
-		memcpy((uint8_t *)w->iov[i].iov_base + skip, p, k);
+		xr_copy((uint8_t *)w->iov[i].iov_base + skip, p, k);
 		p += k;
 		n -= k;
 		skip = 0;
