@@ -449,7 +449,8 @@ static void a_silent_peer_is_probed(void **state)
 	while (!b.closed && xr_now_ns() - t < 5000000000u)
 		xrdma_polling(b.ctx);
 	assert_int_equal(b.error, -ETIMEDOUT);
-	assert_in_range(xr_now_ns() - t, 50000000u, 4000000000u);
+	/* the first look may come at once */
+	assert_in_range(xr_now_ns() - t, 35000000u, 4000000000u);
 }
 
 static void without_a_limit_nobody_is_given_up(void **state)

@@ -18,7 +18,8 @@ static void start(uint8_t rnr_retry)
 	memset(&a, 0, sizeof(a));
 	memset(&b, 0, sizeof(b));
 	a.attr.rnr_retry = rnr_retry;
-	a.attr.min_rnr_timer_us = b.attr.min_rnr_timer_us = 20000;
+	/* a second where nothing must wait for it: 20 ms where it is waited for */
+	a.attr.min_rnr_timer_us = b.attr.min_rnr_timer_us = rnr_retry ? 20000 : 1000000;
 	rig_connect(&a, &b);
 }
 
@@ -56,7 +57,7 @@ static void rnr_retry_zero_fails_at_once(void **state)
 	assert_int_equal(post_send(&a, 1, a.mem, 100), 0);
 	assert_int_equal(post_send(&a, 2, a.mem, 100), 0);
 	until(&a, &b, a.nwc == 2);
-	assert_true(xr_now_ns() - t < 20000000u);
+	assert_true(xr_now_ns() - t < 900000000u);
 	check_wc(&a.wc[0], 1, XR_WR_SEND, XR_WC_RNR_RETRY_EXC_ERR);
 	check_wc(&a.wc[1], 2, XR_WR_SEND, XR_WC_WR_FLUSH_ERR);
 	both_down();
@@ -75,7 +76,7 @@ static void rnr_is_counted(void **state)
 	until(&a, &b, a.nwc == 1);
 	t = xr_now_ns() - t;
 	/* three waits of the receiver's 20 ms */
-	assert_in_range(t, 60000000u, 1000000000u);
+	assert_in_range(t, 60000000u, 4500000000u);
 	check_wc(&a.wc[0], 1, XR_WR_SEND, XR_WC_RNR_RETRY_EXC_ERR);
 	both_down();
 	stop();
