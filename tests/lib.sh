@@ -111,6 +111,7 @@ make_work() {
 	if [ -n "${XRDMA_BUILD_DIR:-}" ]; then
 		mkdir -p "$XRDMA_BUILD_DIR" || exit 2
 		work=$(cd "$XRDMA_BUILD_DIR" && pwd) || exit 2
+		export -n XRDMA_BUILD_DIR # no setting of a program that a test starts
 	else
 		work=$(mktemp -d "${TMPDIR:-/tmp}/xrdma-tests.XXXXXX") || exit 2
 		work_is_ours=1
