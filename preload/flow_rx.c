@@ -524,5 +524,7 @@ void xr_flow_rx_look(struct xr_flow *f, int fd)
 		return;
 	if (f->rx_state == XR_RX_RING)
 		rx_look_kernel(f, fd);
+	else
+		xr_store_relaxed(&f->rx_look, 0);	/* reads ask the socket anyway */
 	xr_unlock(&f->rx_lock);
 }

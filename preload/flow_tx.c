@@ -131,7 +131,16 @@ static int tx_peer_gone(struct xr_flow *f, int fd)
 	if (ev & (POLLERR | POLLHUP))
 		return 1;
 	/* own SHUT_RD shows as RDHUP too */
-	return (ev & POLLRDHUP) && !f->rx_shut;
+	if (!(ev & POLLRDHUP) || f->rx_shut)
+		return 0;
+	/* its direction was on the fabric: a FIN here comes after END, or from its death */
+	if (f->rx_state == XR_RX_RING)
+		return 1;
+	/*
+	 * Its direction is on TCP, so the FIN may be no more than its SHUT_WR, and it reads
+	 * on.  A process that is gone has hung up the control connection as well.
+	 */
+	return xr_shm_link_progress(f->link) != 0;
 }
 
 /* What xr-stat shows: as of the last send, consumption since then is not in it. */
@@ -188,10 +197,14 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 			return n ? -n : -EPIPE;
 		}
 		if (xr_unlikely(r)) {
-			/* nobody reads the ring any more: the kernel gives the answer TCP gives */
+			/*
+			 * Nobody reads the ring any more: the kernel gives the answer TCP gives.  What
+			 * is unread is replayed all the same, so that a wrong guess costs no byte.
+			 */
 			xr_shm_tx_freeze(&f->tx);
-			xr_flow_tx_to_tcp(f);
-			return tx_tcp(f, fd, iov, cnt, skip, flags);
+			f->tx_state = XR_TX_REPLAY;
+			r = xr_flow_tx_push_replay(f, fd);
+			return r == -EAGAIN ? TX_NONE : tx_tcp(f, fd, iov, cnt, skip, flags);
 		}
 		n = xr_shm_tx_send(&f->tx, iov, cnt, skip, len);
 		if (n > 0) {

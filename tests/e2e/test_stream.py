@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Bytes arrive once, in order and unchanged: in every I/O style, size, segmentation and direction."""
 import os
+import subprocess
 import random
 
 import pytest
@@ -131,8 +132,29 @@ def test_unlike_ends(env, pair):
              c2s=2 * M, s2c=2 * M)
 
 
+def test_half_close_beside_hogs(env):
+    """An end that closes its direction while that is still on TCP reads on; the other's ring is full.
+
+    The FIN was taken for the peer's death, and what it had not read was lost. It needs the switch of
+    that direction to come late, hence the busy cores and the number: 16 of 500 failed.
+    """
+    if env.mode != "both":
+        transfer(env, server={"wait": "select", "io": "msg"}, client={"wait": "epoll", "io": "rw"},
+                 c2s=2 * M, s2c=2 * M)
+        return
+    hogs = [subprocess.Popen(["timeout", "60", "sh", "-c", "while :; do :; done"]) for _ in range(3)]
+    try:
+        for _ in range(100):
+            transfer(env, server={"wait": "select", "io": "msg"}, client={"wait": "epoll", "io": "rw"},
+                     c2s=2 * M, s2c=2 * M, seed=seed())
+    finally:
+        for h in hogs:
+            h.terminate()
+            h.wait()
+
+
 def test_ipv6(env):
-    long_lived(env, M, v6=True, wait="threads", c2s=8 * M, s2c=8 * M)
+    long_lived(env, M, v6=True, wait="threads", c2s=64 * M, s2c=64 * M)
 
 
 @pytest.mark.parametrize("wait", ["threads", "poll", "epoll", "epollet", "oneshot"])
