@@ -154,7 +154,9 @@ def test_half_close_beside_hogs(env):
 
 
 def test_ipv6(env):
-    long_lived(env, M, v6=True, wait="threads", c2s=64 * M, s2c=64 * M)
+    transfer(env, v6=True, wait="threads", c2s=8 * M, s2c=8 * M)
+    long_lived(env, 50000, v6=True, wait="threads", io="send", proto="pingpong", turn=1000,
+               c2s=200000, s2c=200000)
 
 
 @pytest.mark.parametrize("wait", ["threads", "poll", "epoll", "epollet", "oneshot"])
