@@ -44,8 +44,6 @@ static inline void xr_fence_store_load(void)
 #endif
 }
 
-/* Forbids only the compiler from moving accesses across; for a handler on the same thread. */
-#define xr_compiler_barrier()	atomic_signal_fence(memory_order_seq_cst)
 
 static inline void xr_cpu_relax(void)
 {

@@ -189,7 +189,6 @@ struct xr_shm_rx {
 	uint32_t mask;
 	uint32_t seq;			/* slot being consumed */
 	uint32_t byte;			/* bytes of it already taken (maybe uncommitted) */
-	uint32_t seen_len;		/* largest published length seen for an open slot */
 	uint64_t committed;		/* value of `consumed` this end wrote last */
 	uint64_t got;			/* payload bytes committed */
 	uint64_t pending;		/* payload bytes taken and not committed */

@@ -219,7 +219,10 @@ void xr_flow_leave(struct xr_flow *f)
 	 * one sees the other.
 	 */
 	if (atomic_load(&f->rx_state) == XR_RX_TCP && atomic_load(&f->tx_state) == XR_TX_TCP) {
-		xr_fetch_and(&f->path, ~XR_PATH_FABRIC);
+		/* once for both directions; an end of the connection is no retreat */
+		if ((xr_fetch_and(&f->path, ~XR_PATH_FABRIC) & XR_PATH_FABRIC) && !f->rx_dead &&
+		    !(xr_flow_peer_state(f) & XR_DIR_CLOSED))
+			xr_stats_add(XR_STAT_RETREATS, 1);
 		xr_fetch_or(&f->tx.dir->state, XR_DIR_GONE);
 	}
 	xr_stats_flow_carrier(f->st, f->tx_state == XR_TX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,

@@ -271,7 +271,15 @@ void xr_flow_leave(struct xr_flow *f);
 /* Asks the kernel socket whether the peer lives; takes rx_lock (tx_lock may be held). */
 void xr_flow_rx_look(struct xr_flow *f, int fd);
 
-/* With tx_lock held. */
+/*
+ * The kernel socket shows RDHUP: is the peer's process gone, without having closed?
+ * RDHUP is also the program's own SHUT_RD, and the SHUT_WR of a peer whose direction is on
+ * TCP, which reads on.
+ */
+int xr_flow_fin_is_death(struct xr_flow *f);
+
+/* With tx_lock held: takes the direction out of the ring, to be replayed; counts the reason. */
+void xr_flow_tx_start_replay(struct xr_flow *f, enum xr_reason why);
 int xr_flow_tx_push_replay(struct xr_flow *f, int fd);
 void xr_flow_tx_to_tcp(struct xr_flow *f);
 /* After unlocking: tells the peer of new data or of a freeze. */

@@ -68,8 +68,7 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 			r = close_publish_end(f, 0, &waiter);
 			if (r == -ESTALE) {
 				/* frozen: the replay ends with the real FIN */
-				xr_shm_tx_freeze(&f->tx);
-				f->tx_state = XR_TX_REPLAY;
+				xr_flow_tx_start_replay(f, XR_REASON_RETREAT_REQUESTED);
 				xr_flow_tx_push_replay(f, fd);
 				r = 0;
 			}
@@ -116,10 +115,8 @@ static void close_sole(struct xr_flow *f, int fd)
 	if (f->tx_state == XR_TX_RING) {
 		r = xr_shm_tx_is_frozen(&f->tx) ? -ESTALE :
 		    abort ? 0 : close_publish_end(f, 1, &waiter);
-		if (r == -ESTALE) {
-			xr_shm_tx_freeze(&f->tx);
-			f->tx_state = XR_TX_REPLAY;
-		}
+		if (r == -ESTALE)
+			xr_flow_tx_start_replay(f, XR_REASON_RETREAT_REQUESTED);
 	}
 	if (f->tx_state == XR_TX_REPLAY) {
 		uint64_t end = xr_now_ns() + 1000000000u;
@@ -249,10 +246,7 @@ static int retreat(struct xr_flow *f, int fd, enum xr_reason why, int seal, uint
 		f->rx_state = XR_RX_TCP;
 		froze = 1;
 	}
-	if (f->tx_state == XR_TX_RING) {
-		xr_shm_tx_freeze(&f->tx);
-		f->tx_state = XR_TX_REPLAY;
-	}
+	xr_flow_tx_start_replay(f, why);
 	xr_flow_leave(f);
 	if (f->tx_state == XR_TX_REPLAY)
 		r = xr_flow_tx_push_replay(f, fd);

@@ -105,8 +105,6 @@ static void rx_to_tcp(struct xr_flow *f)
 {
 	f->rx_state = XR_RX_TCP;
 	xr_flow_leave(f);
-	if (!f->rx_dead)
-		xr_stats_add(XR_STAT_RETREATS, 1);
 }
 
 /*
@@ -128,6 +126,20 @@ static ssize_t rx_corrupt(struct xr_flow *f, int fd)
 	return -ECONNRESET;
 }
 
+int xr_flow_fin_is_death(struct xr_flow *f)
+{
+	uint32_t state = xr_flow_peer_state(f);
+
+	if (state & XR_DIR_CLOSED)
+		return 0;
+	/* its direction is on the fabric, open and not frozen: only its death puts a FIN here */
+	if (!(state & XR_DIR_ENDED) && !f->rx_shut && f->rx_state == XR_RX_RING &&
+	    !(xr_load_acquire(&f->rx.dir->consumed) & XR_FROZEN))
+		return 1;
+	/* a process that is gone has hung up the control connection as well */
+	return xr_shm_link_progress(f->link) != 0;
+}
+
 /* Looks at the kernel socket; remembers what it says about the peer's life. */
 static void rx_look_kernel(struct xr_flow *f, int fd)
 {
@@ -142,9 +154,9 @@ static void rx_look_kernel(struct xr_flow *f, int fd)
 	 */
 	f->rx_dead |= ev & (POLLRDHUP | POLLHUP | POLLERR);
 	if (!(ev & POLLRDHUP) || (ev & POLLERR) || f->rx_reset || f->tx_state != XR_TX_RING ||
-	    (xr_flow_peer_state(f) & (XR_DIR_ENDED | XR_DIR_CLOSED)))
+	    !xr_flow_fin_is_death(f))
 		return;
-	/* the process died without a word; with unread bytes in its socket it had sent an RST */
+	/* with unread bytes in its socket it had sent an RST */
 	if (!xr_shm_tx_all_consumed(&f->tx)) {
 		f->rx_reset = 1;
 		f->rx_dead |= POLLERR | POLLHUP;

@@ -19,6 +19,19 @@
 
 #define TX_NONE			((ssize_t)-EAGAIN)
 
+void xr_flow_tx_start_replay(struct xr_flow *f, enum xr_reason why)
+{
+	if (f->tx_state != XR_TX_RING)
+		return;
+	xr_shm_tx_freeze(&f->tx);
+	f->tx_state = XR_TX_REPLAY;
+	/* a retreat of the whole flow has given its reason already */
+	if (!f->reason) {
+		f->reason = (uint16_t)why;
+		xr_stats_reason(why);
+	}
+}
+
 void xr_flow_tell(struct xr_flow *f, uint32_t waiter)
 {
 	int r;
@@ -31,11 +44,9 @@ void xr_flow_tell(struct xr_flow *f, uint32_t waiter)
 	} else if (r < 0) {
 		/* no bell: bytes on the kernel socket wake the peer */
 		xr_info("no doorbell towards process %d, a flow goes back to TCP", f->link->peer_pid);
-		xr_stats_reason(XR_REASON_LIMIT_FDS);
 		if (!xr_lock(&f->tx_lock)) {
 			if (f->tx_state == XR_TX_RING) {
-				xr_shm_tx_freeze(&f->tx);
-				f->tx_state = XR_TX_REPLAY;
+				xr_flow_tx_start_replay(f, XR_REASON_LIMIT_FDS);
 				xr_flow_tx_push_replay(f, f->priv->fd);
 			}
 			xr_unlock(&f->tx_lock);
@@ -77,20 +88,8 @@ int xr_flow_tx_push_replay(struct xr_flow *f, int fd)
 		f->tx_kfin = 1;
 		xr_sys2(SYS_shutdown, fd, SHUT_WR);
 	}
-	xr_stats_add(XR_STAT_RETREATS, 1);
 	xr_flow_tx_to_tcp(f);
 	return 0;
-}
-
-static void tx_start_replay(struct xr_flow *f)
-{
-	if (f->tx_state != XR_TX_RING)
-		return;
-	xr_shm_tx_freeze(&f->tx);
-	f->tx_state = XR_TX_REPLAY;
-	if (!f->reason)
-		f->reason = XR_REASON_RETREAT_REQUESTED;
-	xr_stats_reason(XR_REASON_RETREAT_REQUESTED);
 }
 
 void xr_flow_tx_care(struct xr_flow *f, int fd)
@@ -107,7 +106,7 @@ void xr_flow_tx_care(struct xr_flow *f, int fd)
 	if (st == XR_TX_TCP || xr_lock(&f->tx_lock))
 		return;
 	if (f->tx_state == XR_TX_RING && xr_shm_tx_is_frozen(&f->tx))
-		tx_start_replay(f);
+		xr_flow_tx_start_replay(f, XR_REASON_RETREAT_REQUESTED);
 	if (f->tx_state == XR_TX_REPLAY)
 		xr_flow_tx_push_replay(f, fd);
 	xr_unlock(&f->tx_lock);
@@ -130,17 +129,7 @@ static int tx_peer_gone(struct xr_flow *f, int fd)
 	ev = xr_ksock_poll(fd, POLLRDHUP);
 	if (ev & (POLLERR | POLLHUP))
 		return 1;
-	/* own SHUT_RD shows as RDHUP too */
-	if (!(ev & POLLRDHUP) || f->rx_shut)
-		return 0;
-	/* its direction was on the fabric: a FIN here comes after END, or from its death */
-	if (f->rx_state == XR_RX_RING)
-		return 1;
-	/*
-	 * Its direction is on TCP, so the FIN may be no more than its SHUT_WR, and it reads
-	 * on.  A process that is gone has hung up the control connection as well.
-	 */
-	return xr_shm_link_progress(f->link) != 0;
+	return (ev & POLLRDHUP) && xr_flow_fin_is_death(f);
 }
 
 /* What xr-stat shows: as of the last send, consumption since then is not in it. */
@@ -201,8 +190,7 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 			 * Nobody reads the ring any more: the kernel gives the answer TCP gives.  What
 			 * is unread is replayed all the same, so that a wrong guess costs no byte.
 			 */
-			xr_shm_tx_freeze(&f->tx);
-			f->tx_state = XR_TX_REPLAY;
+			xr_flow_tx_start_replay(f, XR_REASON_PEER_DIED);
 			r = xr_flow_tx_push_replay(f, fd);
 			return r == -EAGAIN ? TX_NONE : tx_tcp(f, fd, iov, cnt, skip, flags);
 		}
@@ -213,7 +201,7 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 			xr_shm_tx_armed(&f->tx, waiter);
 			if (xr_unlikely(f->tx.frozen)) {
 				/* the receiver froze it under our hands: these bytes go with the replay */
-				tx_start_replay(f);
+				xr_flow_tx_start_replay(f, XR_REASON_RETREAT_REQUESTED);
 				xr_flow_tx_push_replay(f, fd);
 			}
 			return n;
@@ -225,7 +213,7 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 		}
 		if (n != -ESTALE)
 			return n;
-		tx_start_replay(f);
+		xr_flow_tx_start_replay(f, XR_REASON_RETREAT_REQUESTED);
 		/* fall through */
 	case XR_TX_REPLAY:
 		r = xr_flow_tx_push_replay(f, fd);
@@ -320,7 +308,7 @@ uint32_t xr_flow_tx_poll(struct xr_flow *f, int fd)
 	size_t space;
 
 	if (f->tx_state == XR_TX_RING && xr_shm_tx_is_frozen(&f->tx))
-		tx_start_replay(f);
+		xr_flow_tx_start_replay(f, XR_REASON_RETREAT_REQUESTED);
 	switch (xr_load_relaxed(&f->tx_state)) {
 	case XR_TX_RING:
 		if (f->tx_shut || (xr_flow_peer_state(f) & XR_DIR_CLOSED))

@@ -16,7 +16,6 @@
 
 struct xr_upgrade xr_up_table[XR_UP_MAX];	/* entries claimed under up_lock */
 static _Atomic uint32_t up_lock;
-static _Atomic uint32_t up_none;	/* rounds in which no entry was free */
 
 #define UP_NEVER_TURNS	UINT32_MAX
 #define UP_NEVER_BYTES	UINT64_MAX
@@ -386,7 +385,6 @@ static void up_begin(struct xr_flow *f, int fd)
 	if (!u)
 		u = up_claim_evicting(f);
 	if (!u) {
-		xr_fetch_add(&up_none, 1);
 		up_later(f, 8, 65536);
 		return;
 	}

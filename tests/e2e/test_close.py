@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from shell import DONTWAIT, EV_ERR, EV_HUP, EV_IN, EV_OUT, EV_RDHUP, NOSIGNAL
+from shell import DONTWAIT, EV_ERR, EV_HUP, EV_IN, EV_OUT, EV_RDHUP, NOSIGNAL, WAITALL
 import harness
 
 pytestmark = pytest.mark.timeout(30)
@@ -299,3 +299,15 @@ def test_linger_blocks_until_read(live):
     live.c.sendall(50000)
     live.c.close()
     assert live.s.drain() == (50000, None)
+
+
+def test_shut_rd_with_unread_data_at_the_peer(live):
+    """Own SHUT_RD looks to poll as the peer's FIN does: nobody has died, and writing goes on."""
+    live.c.sendall(1000)
+    assert live.s.poll(EV_IN, 2000) == EV_IN
+    assert live.c.shutdown(socket.SHUT_RD).ret == 0
+    assert live.c.poll(EV_IN, 2000) & EV_IN
+    assert live.c.recv(1).ret == 0
+    assert live.c.sockopt(socket.SO_ERROR) == 0
+    live.c.sendall(1000)
+    assert live.s.recv(2000, WAITALL).ret == 2000

@@ -221,3 +221,30 @@ def test_mid_transfer(env, victim, wait, io):
         assert r["op"] in ("early-eof", io) and r["error"] in ("0", "ECONNRESET", "EPIPE"), (
             r, delay, other.describe())
         assert took < 1, (took, r)
+
+
+def test_writer_that_shut_its_reading_side(ends):
+    """SHUT_RD leaves nothing on the socket that tells of the peer's death; the writer is told all the same."""
+    me, victim = ends
+    assert me.shutdown(socket.SHUT_RD).ret == 0
+    me.fill()
+    w = me.send_bg(1 << 20)
+    me.sh.asleep()
+    kill(victim)
+    r = w.result(2)
+    assert r.err in ("ECONNRESET", "EPIPE") or 0 < r.ret < 1 << 20
+    harness.until(lambda: me.send(1).err in ("ECONNRESET", "EPIPE"), 1, "reset")
+
+
+def test_writer_to_a_half_closed_peer(ends):
+    """The victim had ended its own direction before it died: its FIN said nothing, its death does."""
+    me, victim = ends
+    assert victim.shutdown(socket.SHUT_WR).ret == 0
+    assert me.recv(1).ret == 0
+    me.fill()
+    w = me.send_bg(1 << 20)
+    me.sh.asleep()
+    kill(victim)
+    r = w.result(2)
+    assert r.err in ("ECONNRESET", "EPIPE") or 0 < r.ret < 1 << 20
+    harness.until(lambda: me.send(1).err in ("ECONNRESET", "EPIPE"), 1, "reset")
