@@ -45,40 +45,32 @@ static int rdv_socket(void)
 	return high;
 }
 
-int xr_rendezvous_listen(const struct xr_tuple *t)
+static int rdv_open(const struct xr_tuple *t, int connecting)
 {
 	struct sockaddr_un sa;
-	socklen_t len = rdv_name(&sa, t, 1);
+	socklen_t len = rdv_name(&sa, t, connecting);
 	int fd = rdv_socket();
 	long r;
 
 	if (fd < 0)
 		return fd;
-	r = xr_sys3(SYS_bind, fd, &sa, len);
-	if (!r)
+	r = xr_sys3(connecting ? SYS_bind : SYS_connect, fd, &sa, len);
+	if (!r && connecting)
 		r = xr_sys2(SYS_listen, fd, 4);
-	if (r) {
-		xr_fd_close(fd);
-		return (int)r;
-	}
-	return fd;
+	if (!r)
+		return fd;
+	xr_fd_close(fd);
+	return (int)r;
+}
+
+int xr_rendezvous_listen(const struct xr_tuple *t)
+{
+	return rdv_open(t, 1);
 }
 
 int xr_rendezvous_call(const struct xr_tuple *t)
 {
-	struct sockaddr_un sa;
-	socklen_t len = rdv_name(&sa, t, 0);
-	int fd = rdv_socket();
-	long r;
-
-	if (fd < 0)
-		return fd;
-	r = xr_sys3(SYS_connect, fd, &sa, len);
-	if (r) {
-		xr_fd_close(fd);
-		return (int)r;
-	}
-	return fd;
+	return rdv_open(t, 0);
 }
 
 int xr_rendezvous_accept(int lfd)
