@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* epoll_wait against time, signals, other threads, other sets and other processes. */
+#include "child.h"
 #include "fake_epoll.h"
 
 /* ---- time and signals ------------------------------------------------------------ */
@@ -371,7 +372,7 @@ static void forked(void **state)
 
 	(void)state;
 	expect_none(0);
-	pid = fork();
+	pid = child_fork();
 	if (!pid) {
 		struct epoll_event ev;
 		int bad = 0;

@@ -16,6 +16,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "child.h"
 #include "core/log.h"
 
 static char got[65536]; /* what the child wrote to its stderr */
@@ -29,7 +30,7 @@ static void in_child(int (*f)(void), int fd)
 	pid_t pid;
 
 	assert_int_equal(pipe(p), 0);
-	pid = fork();
+	pid = child_fork();
 	assert_true(pid >= 0);
 	if (!pid) {
 		close(p[0]);

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "child.h"
 #include "ring_rig.h"
 
 #define SEED	0x51ee7ull
@@ -464,7 +465,7 @@ static uint64_t duel(struct duel *d, struct rng *g, int processes)
 		break;
 	}
 	if (processes) {
-		pid = fork();
+		pid = child_fork();
 		assert_true(pid >= 0);
 		if (!pid) {
 			duel_receive(d);

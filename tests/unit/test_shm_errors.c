@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 #include "ring_rig.h"
+#include "child.h"
 #include "shm_rig.h"
 
 static struct end a, b;
@@ -488,7 +489,7 @@ static void death_of_a_peer(void **state)
 		end_open(&a);
 		end_qp(&a);
 		assert_int_equal(a.ops->cm_listen(a.dev, &addr, NULL, &a.listener), 0);
-		pid = fork();
+		pid = child_fork();
 		assert_true(pid >= 0);
 		if (!pid) {
 			end_open(&b);
@@ -532,7 +533,7 @@ static void sends_to_a_dead_peer(void **state)
 	end_open(&a);
 	end_qp(&a);
 	assert_int_equal(a.ops->cm_listen(a.dev, &addr, NULL, &a.listener), 0);
-	pid = fork();
+	pid = child_fork();
 	assert_true(pid >= 0);
 	if (!pid) {
 		memset(&b, 0, sizeof(b));

@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "mem.h"
+#include "child.h"
 #include "ready.h"
 
 /* siginterrupt: programs call it whether or not it is advised */
@@ -261,7 +262,7 @@ static void fork_in_sigaction(void **state)
 	stop = 0;
 	assert_int_equal(pthread_create(&t, NULL, changer, NULL), 0);
 	for (i = 0; i < 200; i++) {
-		pid_t pid = fork();
+		pid_t pid = child_fork();
 
 		assert_true(pid >= 0);
 		if (!pid) {

@@ -5,6 +5,7 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 
+#include "child.h"
 #include "stats_fixture.h"
 
 static void what_is_written_is_read(void **state)
@@ -191,7 +192,7 @@ static void threads_share_the_slots(void **state)
 static void in_child(int (*f)(void))
 {
 	int status;
-	pid_t pid = fork();
+	pid_t pid = child_fork();
 
 	assert_true(pid >= 0);
 	if (!pid) {
