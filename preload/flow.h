@@ -141,6 +141,12 @@ void xr_flow_last_close(struct xr_flow *f, int fd);
 /* After the real close. */
 void xr_flow_release(struct xr_flow *f);
 
+/* 1: on TCP for good, and never was elsewhere. */
+static inline int xr_flow_settled(const struct xr_flow *f)
+{
+	return f->upgrade_off && !f->link && !f->up && !xr_load_relaxed(&f->path);
+}
+
 /* ---- hooks --------------------------------------------------------------- */
 
 /*

@@ -42,6 +42,9 @@ XR_HOOK int epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 {
 	struct xr_flow *f = xr_fd_flow(fd);
 
+	/* what can never move needs no record: the kernel's is all there is to know */
+	if (f && xr_flow_settled(f))
+		return xr_real.epoll_ctl(epfd, op, fd, ev);
 	if (known(epfd)) {
 		/* what is registered cannot change hands any more */
 		if (f && op == EPOLL_CTL_ADD && xr_unlikely(f->owner_pid != xr_getpid()))

@@ -292,10 +292,18 @@ static int up_switch_reason(int r)
 
 #define UP_PATIENCE_IOS	256u		/* I/O calls that a handshake is given at least */
 #define UP_LISTEN_NS	50000000ull	/* an uncalled name keeps its place for so long if others want it */
+#define UP_LISTEN_TURNS	128u		/* and a program that took so many turns would have called */
 #define UP_EVICT_TIMEOUTS 8u		/* and a handshake under way for so long */
 
 static int up_is_expired(const struct xr_upgrade *u)
 {
+	/*
+	 * A peer under xrdma calls within a turn or two.  To wait longer costs an accept(2)
+	 * per handful of I/O calls, and the bookkeeping of a flow that might still move.
+	 */
+	if (u->state == XR_UP_LISTENING && u->conn < 0 &&
+	    u->f->turns - u->turns >= UP_LISTEN_TURNS && xr_now_ns() - u->begun > UP_LISTEN_NS)
+		return 1;
 	/* an idle flow advances nothing, and the peer's end of it is as idle */
 	if (u->ios < UP_PATIENCE_IOS)
 		return 0;
@@ -391,6 +399,7 @@ static void up_begin(struct xr_flow *f, int fd)
 	f->up = u;
 	u->tuple = t;
 	u->begun = xr_now_ns();
+	u->turns = f->turns;
 	xr_stats_add(XR_STAT_UPGRADE_ATTEMPTS, 1);
 	if (f->st) {
 		xr_stats_inc(&f->st->ctl.attempts, 1);

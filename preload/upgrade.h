@@ -56,6 +56,7 @@ struct xr_upgrade {
 	int lfd, conn;
 	uint32_t ios;			/* I/O calls since it began */
 	uint32_t refused;
+	uint32_t turns;			/* the flow's when it began */
 	uint64_t begun;			/* ns */
 	uint64_t nonce, peer_nonce;
 	struct xr_tuple tuple;
