@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The model of an incast, short: the library's flow control holds the link and the queue where the NICs'
+ * alone does not; the same settings give the same numbers.  Fails when core/window_adapt stops reacting.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "bench/incast/sim.h"
+
+static struct settings set;
+
+static int preset(void **state)
+{
+	(void)state;
+	sim_defaults(&set);
+	set.warm = 10 * MS;
+	set.time = 15 * MS;
+	return 0;
+}
+
+static struct result run(enum mode mode, uint32_t pfc)
+{
+	struct result r;
+
+	set.mode = mode;
+	set.pfc = pfc;
+	assert_int_equal(sim_run(&set, &r), 0);
+	return r;
+}
+
+static void the_same_twice(void **state)
+{
+	struct result a = run(MODE_XRDMA, 0), b = run(MODE_XRDMA, 0);
+
+	(void)state;
+	assert_memory_equal(&a, &b, sizeof(a));
+	set.seed++;
+	b = run(MODE_XRDMA, 0);
+	assert_true(a.marks != b.marks);	/* chance is in the marking */
+}
+
+static void impossible_settings(void **state)
+{
+	struct result r;
+	uint32_t *zero[] = { &set.senders, &set.size, &set.depth, &set.gbps };
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < 4; i++) {
+		uint32_t was = *zero[i];
+
+		*zero[i] = 0;
+		assert_int_equal(sim_run(&set, &r), -1);
+		*zero[i] = was;
+	}
+	set.depth = 201;
+	assert_int_equal(sim_run(&set, &r), -1);
+}
+
+static void small_messages(void **state)
+{
+	struct result plain, ours;
+
+	(void)state;
+	set.warm = 20 * MS;
+	plain = run(MODE_DCQCN, 0);
+	ours = run(MODE_XRDMA, 0);
+	assert_true(plain.drops > 1000);
+	assert_true(ours.share >= 0.9);
+	assert_int_equal(ours.drops + ours.timeouts, 0);
+	assert_true(ours.queue_mean < 100000 && plain.queue_mean > 1000000);
+	assert_true(ours.wire_p99 * 5 < plain.wire_p99);
+	assert_true(ours.jain > 0.8);
+}
+
+static void large_messages(void **state)
+{
+	struct result plain, ours;
+
+	(void)state;
+	set.size = 65536;
+	set.depth = 2;
+	set.warm = 30 * MS;
+	plain = run(MODE_DCQCN, 0);
+	ours = run(MODE_XRDMA, 0);
+	assert_true(plain.drops > 1000);
+	assert_true(ours.share >= 0.95 && ours.goodput > plain.goodput);
+	assert_int_equal(ours.drops + ours.timeouts, 0);
+	assert_true(ours.p99 < plain.p99 && ours.wire_p99 * 5 < plain.wire_p99);
+	assert_true(ours.queue_max < 1000000);
+	assert_true(ours.jain > 0.95 && plain.jain < 0.9);
+}
+
+/* PFC keeps everything, and pauses who sends; with the library nobody needs to be paused. */
+static void pauses(void **state)
+{
+	struct result plain = run(MODE_DCQCN, 1), ours = run(MODE_XRDMA, 1);
+
+	(void)state;
+	assert_int_equal(plain.drops, 0);
+	assert_true(plain.pauses > 100 && plain.paused > 0.01);
+	assert_int_equal(ours.pauses, 0);
+	assert_true(ours.paused == 0);
+}
+
+static void half_leave_and_come_back(void **state)
+{
+	struct result r;
+
+	(void)state;
+	set.gbps = 100;
+	set.churn = 10 * MS;
+	set.time = 30 * MS;
+	r = run(MODE_XRDMA, 0);
+	assert_true(r.leave_ms >= 0 && r.leave_ms < 5);
+	assert_true(r.join_ms >= 0 && r.join_ms < 5);
+}
+
+/* With no signal at all the windows only grow: what the numbers above come from. */
+static void without_signals(void **state)
+{
+	struct result r;
+
+	(void)state;
+	set.rtt_signal = set.ecn_signal = 0;
+	r = run(MODE_XRDMA, 0);
+	assert_true(r.drops > 1000 || r.queue_mean > 1000000);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup(the_same_twice, preset),
+		cmocka_unit_test_setup(impossible_settings, preset),
+		cmocka_unit_test_setup(small_messages, preset),
+		cmocka_unit_test_setup(large_messages, preset),
+		cmocka_unit_test_setup(pauses, preset),
+		cmocka_unit_test_setup(half_leave_and_come_back, preset),
+		cmocka_unit_test_setup(without_signals, preset),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
