@@ -59,6 +59,10 @@
 	X(thresholds, upgrade_bytes, UPGRADE_BYTES, SIZE, "32K", 0, 1ull << 40, NULL, "SIZE",      \
 	  "bytes that make a connection worth an upgrade",                                         \
 	  "Counted over both directions; 0 starts the upgrade with the first byte.")               \
+	X(thresholds, return_after, RETURN_AFTER, TIME, "100ms", 0, 3600000000000ull, NULL, "TIME",\
+	  "shortest stay on TCP before a connection that came back moves again",                   \
+	  "Doubled with each return to TCP and each failed attempt, up to 512 times; forgotten "   \
+	  "when the connection stayed on a fabric for 64 times as long.")                          \
 	X(thresholds, spin, SPIN, TIME, "50us", 0, 1000000000, NULL, "TIME",                       \
 	  "longest busy wait before sleeping",                                                     \
 	  "A call that would block polls the fabric for at most this long, and for less when "     \

@@ -56,7 +56,8 @@
 	X(TIMEOUT, 44, "timeout", "The other end did not answer within rendezvous_timeout.")       \
 	X(INTERNAL, 45, "internal", "An internal check failed; the log has the line.")             \
 	X(SUBSTITUTED, 46, "substituted", "The descriptor was replaced to hand over unread bytes.") \
-	X(CLOSED, 47, "closed", "The connection ended before an upgrade was due.")
+	X(CLOSED, 47, "closed", "The connection ended before an upgrade was due.")                 \
+	X(OPERATOR, 48, "operator", "An operator keeps it on TCP, until told otherwise (xr-stat --return).")
 
 enum xr_reason {
 #define XR_REASON_ENUM(sym, num, name, text) XR_REASON_##sym = num,

@@ -232,22 +232,39 @@ static int link_ring(struct xr_shm_link *l, uint32_t w)
 	return 1;
 }
 
-int xr_shm_link_notify(struct xr_shm_link *l, uint32_t waiter, uint32_t cookie)
+static void link_enter(const struct xr_shm_arena *a, uint32_t waiter, uint32_t cookie)
 {
-	struct xr_shm_cq *cq;
-	uint32_t n;
+	struct xr_shm_cq *cq = xr_shm_arena_cq(a, waiter);
+	uint32_t n = xr_fetch_add(&cq->tail, 1);
 
-	if (xr_unlikely(!waiter || waiter >= XR_WAITERS))
-		return 0;
-	cq = xr_shm_arena_cq(&l->own, waiter);
-	n = xr_fetch_add(&cq->tail, 1);
 	/* release: the entry vouches for what was published before it */
 	xr_store_release(&cq->entry[n % XR_CQ_ENTRIES], ((uint64_t)(n + 1) << 32) | cookie);
+}
+
+int xr_shm_link_notify(struct xr_shm_link *l, uint32_t waiter, uint32_t cookie)
+{
+	if (xr_unlikely(!waiter || waiter >= XR_WAITERS))
+		return 0;
+	link_enter(&l->own, waiter, cookie);
 	/* pairs with the fence in xr_shm_link_sleeping: enter, then look for a sleeper */
 	xr_fence_store_load();
 	if (!xr_load_relaxed(link_sleeping(&l->peer, waiter)))
 		return 0;
 	return link_ring(l, waiter);
+}
+
+void xr_shm_link_notify_own(struct xr_shm_link *l, uint32_t waiter, uint32_t cookie)
+{
+	static const uint64_t one = 1;
+	int fd;
+
+	if (!waiter || waiter >= XR_WAITERS)
+		return;
+	/* the peer's arena: that is where our waiters look */
+	link_enter(&l->peer, waiter, cookie);
+	fd = xr_load_acquire(&l->bell_rx[waiter]);
+	if (fd)
+		xr_sys3(SYS_write, fd - 1, &one, sizeof(one));
 }
 
 static int link_bell_make(struct xr_shm_link *l, uint32_t w)

@@ -133,6 +133,13 @@ void xr_shm_link_chunks(struct xr_shm_link *l, struct xr_shm_chunks *c);
 int xr_shm_link_notify(struct xr_shm_link *l, uint32_t waiter, uint32_t cookie);
 
 /*
+ * The same towards a waiter of the own process, or of the parent in a forked child: for what
+ * changes about a flow without the peer's doing.  A bell made after the fork is not known
+ * to the child, and not rung.
+ */
+void xr_shm_link_notify_own(struct xr_shm_link *l, uint32_t waiter, uint32_t cookie);
+
+/*
  * The eventfd that wakes own waiter w on this link; made and passed at first use, kept
  * for whoever has the number w next.  -errno.
  */

@@ -128,6 +128,10 @@ struct xr_shm_dir {
 #define XR_DIR_ENDED	1u	/* END is in the ring: the peer may show RDHUP before it reads so far */
 #define XR_DIR_CLOSED	2u	/* the program closed its end, nothing will be read there */
 #define XR_DIR_GONE	4u	/* this end touches the peer's direction no more */
+/* after GONE, while the blocks are not given away: how both ends agree to come back */
+#define XR_DIR_BACK	8u	/* this end would be on a fabric again */
+#define XR_DIR_NAMED	16u	/* the connecting end: the rendezvous point is open */
+#define XR_DIR_STAYS	32u	/* this end stays on TCP for good */
 
 #define XR_TXARM_SLOT(a)	((uint32_t)((a) >> 32))
 #define XR_TXARM_GEN(a)		((uint32_t)((a) >> 16) & 0xffffu)

@@ -403,6 +403,7 @@ struct xr_stats_flow *xr_stats_flow_alloc(int fd, uint64_t inode, unsigned int r
 		return NULL;
 	xr_stats_ident_begin(f);
 	memset(&f->ident, 0, sizeof(f->ident));
+	xr_store_relaxed(&f->hold, 0);
 	xr_stats_addr_set(&f->ident.local, local);
 	xr_stats_addr_set(&f->ident.peer, peer);
 	f->ident.fd = fd;

@@ -31,9 +31,10 @@
  * the slot's sequence number: odd while they change.
  */
 #define XR_STATS_MAGIC	 0x3153414d44525858ull /* "XXRDMAS1" in little-endian order */
-#define XR_STATS_VERSION 1
+#define XR_STATS_VERSION 2
 #define XR_STATS_COUNTER_ROOM 128 /* counters and reasons each; grow into the room */
 #define XR_STATS_FLOWS_OFF    4096
+#define XR_STATS_BELL	 ".bell" /* the FIFO beside the file: wakes the process to look at `control` */
 
 /*
  * X(symbol, name, sentence): totals of the process. Append only. FLOWS_SHM, FLOWS_RDMA and
@@ -137,6 +138,7 @@ struct xr_stats_flow {
 	_Atomic uint32_t next_free;
 	struct xr_stats_ident ident;
 	struct xr_stats_ctl ctl;
+	_Atomic uint32_t hold; /* written by operators: not 0: it shall be on TCP */
 	_Alignas(128) struct xr_stats_dir tx;
 	_Alignas(128) struct xr_stats_dir rx;
 };
@@ -158,6 +160,9 @@ struct xr_stats_header {
 	uint32_t uid; /* effective, when it was made */
 	_Atomic uint32_t helper_thread; /* 1 while a helper thread runs */
 	_Atomic uint32_t exited;	/* 1: closed in order */
+	/* written by operators (xr-stat), obeyed by the process: */
+	_Atomic uint32_t control;	/* changes after each change of a `hold` */
+	_Atomic uint32_t hold;		/* not 0: every flow shall be on TCP */
 	char program[128];		/* base name of the executable */
 	char xrdma_version[32];
 };

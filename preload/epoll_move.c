@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
+#include "control.h"
 #include "epoll.h"
 #include "fdtab.h"
 #include "log.h"
@@ -28,6 +29,7 @@ static uint64_t inner_data(const void *p, uint32_t tag, uint16_t gen)
 #define TAG_REG		0u
 #define TAG_LINK	1u
 #define TAG_KICK	2u
+#define TAG_CONTROL	3u
 
 static int inner_make(struct xr_epoll *ep)
 {
@@ -70,6 +72,10 @@ static int inner_make(struct xr_epoll *ep)
 				  ep->token);
 	if (r)
 		goto close_inner;
+	/* an edge for each ring: it wakes, and hooks look at what is wanted by themselves */
+	if (xr_control_fd() >= 0)
+		xr_ep_sys_ctl(ep->inner, EPOLL_CTL_ADD, xr_control_fd(), EPOLLIN | EPOLLET,
+			      inner_data(NULL, TAG_CONTROL, 0));
 	return 0;
 
 close_inner:
@@ -407,7 +413,8 @@ void xr_epoll_flow_detach(struct xr_flow *f)
 	if (!f->priv->regs || xr_ep_big_lock())
 		return;
 	ef = xr_ep_flow(f, 0);
-	if (!ef || !ef->attached)
+	/* a thread that saw the flow on TCP may come here late, when it is on a fabric again */
+	if (!ef || !ef->attached || (xr_load_acquire(&f->path) & XR_PATH_FABRIC))
 		goto unlock_big;
 	for (r = ef->regs; r; r = next) {
 		struct xr_epoll *ep = r->ep;
@@ -425,6 +432,21 @@ void xr_epoll_flow_detach(struct xr_flow *f)
 			ef->attached = 1;
 unlock_big:
 	xr_ep_big_unlock();
+}
+
+int xr_epoll_flow_attached(struct xr_flow *f)
+{
+	struct xr_epflow *ef;
+	int r;
+
+	if (!f->priv->regs)
+		return 0;
+	if (xr_ep_big_lock())
+		return 1;
+	ef = xr_ep_flow(f, 0);
+	r = ef && ef->attached;
+	xr_ep_big_unlock();
+	return r;
 }
 
 void xr_epoll_flow_closed(struct xr_flow *f)

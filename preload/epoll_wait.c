@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <sys/syscall.h>
+#include "control.h"
 #include "epoll.h"
 #include "fdtab.h"
 #include "mem.h"
@@ -341,6 +342,7 @@ static void wait_fabric(struct ep_wait *w)
 	int last = w->has_deadline && !w->deadline, more;
 
 	for (;;) {
+		xr_control_check();
 		if (wait_both(w, 0, last ? w->sigmask : NULL, last))
 			return;
 		if (!last && wait_expired(w)) {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Birth and death of flows: the slab, locks, accounting, links of the process. */
+/* Birth and death of flows: the slab, accounting, links of the process. */
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
-#include <signal.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -34,53 +33,6 @@ static void slab_unlock(void)
 {
 	/* release: pairs with the cas of the next holder */
 	xr_store_release(&xr_slab.lock, 0);
-}
-
-/* ---- locks --------------------------------------------------------------- */
-
-static int lock_owner_gone(uint32_t tid)
-{
-	return xr_sys2(SYS_tkill, tid, 0) == -ESRCH;
-}
-
-int xr_trylock(struct xr_lock *l)
-{
-	uint32_t free = 0;
-
-	return xr_cas(&l->owner, &free, (uint32_t)xr_gettid()) ? 0 : -EBUSY;
-}
-
-int xr_lock(struct xr_lock *l)
-{
-	uint32_t self = (uint32_t)xr_gettid(), seen, rounds = 0;
-
-	for (;;) {
-		seen = 0;
-		if (xr_likely(xr_cas(&l->owner, &seen, self)))
-			return 0;
-		if (seen == self)
-			return -EDEADLK;
-		if (++rounds % 64) {
-			xr_cpu_relax();
-			continue;
-		}
-		xr_sys0(SYS_sched_yield);
-		/*
-		 * A holder killed inside its section (another process of the family: within
-		 * ours all would be dead) left at worst an uncommitted position, which the
-		 * ring recomputes from its shared word.
-		 */
-		if (rounds % 4096 == 0 && lock_owner_gone(seen))
-			xr_cas(&l->owner, &seen, self);
-		if (rounds % 4096 == 0 && xr_load_relaxed(&l->owner) == self)
-			return 0;
-	}
-}
-
-void xr_unlock(struct xr_lock *l)
-{
-	/* release: the section's writes before the lock is seen free */
-	xr_store_release(&l->owner, 0);
 }
 
 /* ---- slab ---------------------------------------------------------------- */
@@ -200,6 +152,8 @@ void xr_flow_stay_tcp(struct xr_flow *f, int fd, enum xr_reason why)
 	if (f->upgrade_off && !(xr_load_relaxed(&f->path) & XR_PATH_FABRIC))
 		return;
 	f->upgrade_off = 1;
+	if (f->link)
+		xr_fetch_or(&f->tx.dir->state, XR_DIR_STAYS);
 	if (f->up)
 		xr_upgrade_abort(f, fd, why);
 	xr_fetch_and(&f->path, ~XR_PATH_COUNT);
@@ -212,18 +166,33 @@ void xr_flow_stay_tcp(struct xr_flow *f, int fd, enum xr_reason why)
 	xr_stats_flow_reason(f->st, why);
 }
 
+/* Both directions are on TCP.  1: this call it was that took the flow off the fabric. */
+static int leave_fabric(struct xr_flow *f)
+{
+	/* thresholds first: once COUNT is set a hook may reach them */
+	uint32_t next = xr_flow_return_plan(f) ? XR_PATH_COUNT : 0;
+	uint32_t path = xr_load_acquire(&f->path);
+
+	do {
+		if (!(path & XR_PATH_FABRIC))
+			return 0;
+	} while (!xr_cas(&f->path, &path, (path & ~XR_PATH_FABRIC) | next));
+	xr_fetch_or(&f->tx.dir->state, XR_DIR_GONE | (next ? 0 : XR_DIR_STAYS));
+	return 1;
+}
+
 void xr_flow_leave(struct xr_flow *f)
 {
 	/*
 	 * Both states are seq_cst: of two directions that come back at the same time at least
 	 * one sees the other.
 	 */
-	if (atomic_load(&f->rx_state) == XR_RX_TCP && atomic_load(&f->tx_state) == XR_TX_TCP) {
-		/* once for both directions; an end of the connection is no retreat */
-		if ((xr_fetch_and(&f->path, ~XR_PATH_FABRIC) & XR_PATH_FABRIC) && !f->rx_dead &&
-		    !(xr_flow_peer_state(f) & XR_DIR_CLOSED))
+	if (atomic_load(&f->rx_state) == XR_RX_TCP && atomic_load(&f->tx_state) == XR_TX_TCP &&
+	    leave_fabric(f)) {
+		/* an end of the connection is no retreat */
+		if (!f->rx_dead && !(xr_flow_peer_state(f) & XR_DIR_CLOSED))
 			xr_stats_add(XR_STAT_RETREATS, 1);
-		xr_fetch_or(&f->tx.dir->state, XR_DIR_GONE);
+		xr_flow_wake(f);
 	}
 	xr_stats_flow_carrier(f->st, f->tx_state == XR_TX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
 			      f->rx_state == XR_RX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
@@ -417,6 +386,8 @@ static void flow_detach_link(struct xr_flow *f)
 	xr_shm_link_dir_put(l, f->dir_off);
 	f->link = NULL;
 	xr_link_unref(l);
+	while (f->npast)
+		xr_link_unref(f->past[--f->npast]);
 }
 
 /*

@@ -19,7 +19,9 @@
  *	  +---------------- retained bytes are in the kernel --------------+
  *
  * The hooks keep carrying both directions (XR_PATH_RX, XR_PATH_TX stay set) until both are
- * on TCP again, so that a reader finishes a replay that the writer's end still owes.
+ * on TCP again, so that a reader finishes a replay that the writer's end still owes.  Then
+ * the flow is what it was before the upgrade, and where the reason of the retreat permits
+ * it, may be upgraded again (flow_return.c).
  *
  * END (the FIN of the fabric) and what the kernel socket says about the peer's life
  * end a direction.  All of it is in flow.c, flow_rx.c and flow_tx.c.
@@ -56,6 +58,9 @@ struct xr_lock {
 	_Atomic uint32_t owner;		/* kernel thread id, 0 when free */
 };
 
+/* Links a flow may have been on: who looked without a lock may be looking still. */
+#define XR_FLOW_PAST 3
+
 struct xr_upgrade;			/* a handshake under way; private memory */
 
 struct xr_flow {
@@ -68,6 +73,8 @@ struct xr_flow {
 	uint16_t reason;		/* enum xr_reason */
 	uint8_t upgrade_off;		/* 1: never try (again) */
 	uint8_t up_tries;		/* attempts that found nobody */
+	uint8_t returns;		/* retreats and failed returns lately: hysteresis */
+	uint8_t npast;			/* links in past[] */
 
 	/* accounting while XR_PATH_COUNT; relaxed adds */
 	_Atomic uint64_t tcp_tx, tcp_rx;
@@ -76,6 +83,7 @@ struct xr_flow {
 	uint32_t need_turns;		/* the upgrade takes its next step at ... */
 	uint64_t need_bytes;		/* ... or at so many bytes both ways */
 	uint64_t up_after;		/* ... but not before this time, ns */
+	uint64_t moved_ns;		/* when it came onto the fabric it is on, or was last on */
 	struct xr_upgrade *up;		/* owner process only, under tx_lock */
 
 	/* options the fabric must honour itself; the kernel socket has them too */
@@ -106,6 +114,7 @@ struct xr_flow {
 
 	/* fabric attachment: set with both locks held, constant while XR_PATH_FABRIC */
 	struct xr_shm_link *link __attribute__((aligned(XR_CACHELINE)));
+	struct xr_shm_link *past[XR_FLOW_PAST];	/* earlier ones, referenced till the flow ends */
 	uint64_t dir_off;		/* own direction block in the own arena */
 	uint32_t peer_cookie;		/* what the peer calls its end of the flow */
 	uint32_t peer_dir_gen;		/* generation of the peer's direction block when attached */
@@ -316,6 +325,29 @@ void xr_upgrade_abort(struct xr_flow *f, int fd, enum xr_reason why);
 
 /* Leaves a fabric for good after a failed upgrade: retreat, and say so to the peer. */
 void xr_flow_give_back(struct xr_flow *f, int fd, enum xr_reason why);
+
+/* ---- coming back after a retreat (flow_return.c) --------------------------- */
+
+/* 1: a flow that is on TCP for this reason may go to a fabric again. */
+int xr_flow_may_return(enum xr_reason why);
+
+/* Both directions are on TCP: sets the thresholds for the way back.  1: the hooks go on counting. */
+int xr_flow_return_plan(struct xr_flow *f);
+
+/*
+ * tx_lock held, f->link is that of the last time.  1: an attempt is due, both ends want
+ * it; 0: later (the thresholds have been moved on).
+ */
+int xr_flow_return_due(struct xr_flow *f);
+
+/* An attempt to come back failed: later, and rarer.  0: it was the last one. */
+int xr_flow_return_failed(struct xr_flow *f, enum xr_reason why);
+
+/*
+ * Wakes whoever sleeps on the flow in this process, or in the parent that owns it: the
+ * carrier is about to change, or has changed, without the peer's doing.
+ */
+void xr_flow_wake(struct xr_flow *f);
 
 /* ---- policy (policy.c) ---------------------------------------------------- */
 

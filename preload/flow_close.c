@@ -227,6 +227,8 @@ static int retreat(struct xr_flow *f, int fd, enum xr_reason why, int seal, uint
 		xr_unlock(&f->tx_lock);
 		return -EAGAIN;
 	}
+	if (!xr_flow_may_return(why))
+		f->upgrade_off = 1;
 	if (f->reason != why) {
 		f->reason = (uint16_t)why;
 		xr_stats_reason(why);
@@ -272,6 +274,8 @@ static int retreat(struct xr_flow *f, int fd, enum xr_reason why, int seal, uint
 			r = 0;
 	}
 	xr_unlock(&f->tx_lock);
+	/* who sleeps here waits for what may come another way now */
+	xr_flow_wake(f);
 	/* with a replay pending the hooks, and the epoll files, still carry the flow */
 	if (f->owner_pid == xr_getpid() && !(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
 		xr_epoll_flow_detach(f);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include "copy.h"
+#include "control.h"
 #include "fdtab.h"
 #include "flow.h"
 #include "log.h"
@@ -417,6 +418,7 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 		int tell;
 		ssize_t n;
 
+		xr_control_check();
 		/* back on TCP: the hook starts over, unless MSG_WAITALL has a part already */
 		if (!done && !(xr_load_acquire(&f->path) & XR_PATH_RX))
 			return -EREMOTEIO;

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include "control.h"
 #include "fdtab.h"
 #include "flow.h"
 #include "log.h"
@@ -29,6 +30,7 @@ void xr_flow_tx_start_replay(struct xr_flow *f, enum xr_reason why)
 	if (!f->reason) {
 		f->reason = (uint16_t)why;
 		xr_stats_reason(why);
+		xr_stats_flow_reason(f->st, why);
 	}
 }
 
@@ -252,6 +254,7 @@ ssize_t xr_flow_send(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 		uint32_t waiter;
 		ssize_t n;
 
+		xr_control_check();
 		/* back on TCP: the hook starts over, unless a part was sent and the rest is owed */
 		if (!done && !(xr_load_acquire(&f->path) & XR_PATH_TX))
 			return -EREMOTEIO;

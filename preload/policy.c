@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* What the configuration says about a flow, and how the flow shows to xr-stat. */
+#include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include "flow.h"
 #include "mem.h"
+#include "upgrade.h"
 
 static char policy_program[4096];	/* path of the executable; written once by each first caller */
 
@@ -42,4 +46,53 @@ void xr_flow_stats_attach(struct xr_flow *f, int fd, const struct sockaddr *loca
 	xr_stats_open(xr_cfg.stats_dir, policy_exe(), (uint32_t)xr_cfg.max_flows);
 	xr_sys2(SYS_fstat, fd, &st);
 	f->st = xr_stats_flow_alloc(fd, st.st_ino, policy_role(f), local, peer);
+}
+
+/* ---- eligibility ---------------------------------------------------------- */
+
+static int up_protocol_is_tcp(int fd)
+{
+	int proto = 0;
+	socklen_t len = sizeof(proto);
+
+	return !xr_sys5(SYS_getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &proto, &len) &&
+	       proto == IPPROTO_TCP;
+}
+
+enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t)
+{
+	union xr_sockaddr local, peer;
+	struct xr_sock_ident id;
+	struct xr_tuple far;
+	enum xr_action action;
+	int r;
+
+	if (!xr_cfg.enabled || xr_cfg.fabric == XR_FABRIC_NONE)
+		return XR_REASON_DISABLED;
+	if (xr_load_relaxed(&f->procs) > 1)
+		return XR_REASON_FORKED;
+	r = xr_tuple_get(fd, t, &local, &peer);
+	if (r)
+		return r == -EAFNOSUPPORT ? XR_REASON_FAMILY : XR_REASON_CONNECTING;
+	if (!f->st) {
+		xr_flow_stats_attach(f, fd, &local.sa, &peer.sa);
+		xr_stats_flow_reason(f->st, XR_REASON_YOUNG);
+	}
+	action = xr_flow_rule(f, &local.sa, &peer.sa);
+	if (action == XR_ACTION_TCP)
+		return XR_REASON_RULE;
+	if (!up_protocol_is_tcp(fd))
+		return XR_REASON_MPTCP;
+	xr_tuple_mirror(&far, t);
+	if (!memcmp(&far, t, sizeof(far)))
+		return XR_REASON_SELF_CONNECT;
+	r = xr_proof_lookup(&far, &id);
+	if (r == -EBUSY)
+		return XR_REASON_YOUNG;
+	if (r == -ENOENT)
+		return XR_REASON_NOT_LOCAL;
+	if (r)
+		return r == -EMFILE || r == -ENFILE ? XR_REASON_LIMIT_FDS :
+						      XR_REASON_PROOF_UNAVAILABLE;
+	return XR_REASON_NONE;
 }

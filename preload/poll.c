@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include "control.h"
 #include "fdtab.h"
 #include "flow.h"
 #include "mem.h"
@@ -43,7 +44,7 @@ struct poll_link {
 struct poll_run {
 	const struct xr_poll_args *a;
 	struct poll_item *item;
-	struct pollfd *k;	/* n for the set, then one per link */
+	struct pollfd *k;	/* n for the set, then one per link, then the operator's bell */
 	struct poll_link *link;
 	uint32_t nlinks, w;
 	uint32_t nfabric, nkernel, ncount;
@@ -293,6 +294,14 @@ static int poll_prepare(struct poll_run *p)
 
 		if (t->how == POLL_FABRIC) {
 			poll_arm(p, t, (uint32_t)(unsigned short)a->fds[i].events);
+			/*
+			 * After the claim: from now on its return to TCP wakes us.  seq_cst, as the
+			 * claim and the change of path are.
+			 */
+			if (!(atomic_load(&t->f->path) & XR_PATH_FABRIC))
+				return 1;
+			if (xr_load_relaxed(&t->f->procs) > 1 && !p->slice)
+				p->slice = XR_WAIT_LONG;
 		} else if (t->how == POLL_COUNT) {
 			if (!xr_flow_kpoll_begin(t->f))
 				return 1;
@@ -342,7 +351,7 @@ static int poll_sleep(struct poll_run *p)
 {
 	const struct xr_poll_args *a = p->a;
 	uint64_t deadline = !a->has_deadline ? 0 : a->deadline ? a->deadline : 1, slice = 0;
-	uint32_t j;
+	uint32_t bell, j;
 	nfds_t i;
 	int r = 1;
 
@@ -352,7 +361,14 @@ static int poll_sleep(struct poll_run *p)
 		goto undo;
 	if (p->slice)
 		slice = xr_now_ns() + p->slice;
-	r = poll_in_kernel(p, (uint32_t)a->n + p->nlinks, xr_deadline_min(deadline, slice));
+	/* an operator's wish concerns flows on a fabric alone */
+	bell = (uint32_t)a->n + p->nlinks;
+	p->k[bell].fd = p->nfabric ? xr_control_fd() : -1;
+	p->k[bell].events = POLLIN;
+	p->k[bell].revents = 0;
+	r = poll_in_kernel(p, bell + (p->k[bell].fd >= 0), xr_deadline_min(deadline, slice));
+	if (xr_unlikely(r > 0 && p->k[bell].revents))
+		xr_control_drain();
 	if (r == -EINVAL && p->nlinks)
 		/* more descriptors than the limit with the bells: without them, in slices */
 		r = poll_in_kernel(p, (uint32_t)a->n,
@@ -418,6 +434,7 @@ static int poll_run(struct poll_run *p)
 	for (;;) {
 		uint64_t then;
 
+		xr_control_check();
 		last |= poll_expired(a);
 		n = poll_look(p, last ? a->sigmask : NULL);
 		if (n || last)
@@ -441,7 +458,7 @@ int xr_poll_wait(const struct xr_poll_args *a)
 {
 	struct poll_item item[POLL_SMALL];
 	struct poll_link link[POLL_SMALL];
-	struct pollfd k[2 * POLL_SMALL];
+	struct pollfd k[2 * POLL_SMALL + 1];
 	struct poll_run p = { .a = a, .item = item, .link = link, .k = k };
 	size_t per = sizeof(item[0]) + sizeof(link[0]) + 2 * sizeof(k[0]);
 	int n;
@@ -450,8 +467,8 @@ int xr_poll_wait(const struct xr_poll_args *a)
 	if (a->n > POLL_SMALL) {
 		if (a->n > UINT32_MAX / 4)
 			return -EINVAL;
-		p.scratch = xr_scratch_get(a->n * per, (uintptr_t)__builtin_frame_address(0),
-					   &p.own);
+		p.scratch = xr_scratch_get(a->n * per + sizeof(k[0]),
+					   (uintptr_t)__builtin_frame_address(0), &p.own);
 		if (!p.scratch)
 			return -ENOMEM;
 		p.item = p.scratch;

@@ -2,6 +2,7 @@
 /* Start, fork, end of the process; and giving up for good.  See process.h. */
 #include "hook.h"
 #include <sys/mman.h>
+#include "control.h"
 #include "log.h"
 #include "ready.h"
 #include "signals.h"
@@ -94,6 +95,7 @@ void xr_process_child(void)
 	xr_stats_after_fork();
 	xr_signal_forked();
 	xr_flow_forked();
+	xr_control_forked();
 	xr_epoll_forked();
 }
 
@@ -155,6 +157,7 @@ void xr_process_exit(void)
 	xr_fork_check();
 	xr_active = 0;
 	xr_flow_exit();
+	xr_control_close();
 	xr_stats_close();
 }
 

@@ -85,6 +85,8 @@ void xr_epoll_flow_closed(struct xr_flow *f);
  */
 int xr_epoll_flow_attach(struct xr_flow *f);
 void xr_epoll_flow_detach(struct xr_flow *f);
+/* 1: a registration of the flow is in an inner set. */
+int xr_epoll_flow_attached(struct xr_flow *f);
 /*
  * Something about the flow changed under this process's own hands: its epoll files look
  * at it again.  Any lock of the flow may be held.

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include "control.h"
 #include "log.h"
 #include "mem.h"
 #include "ready.h"
@@ -46,6 +47,8 @@ static void up_free(struct xr_upgrade *u)
 {
 	struct xr_flow *f = u->f;
 
+	if (u->past.link && u->lfd >= 0)
+		xr_fetch_and(&u->past.own->state, ~XR_DIR_NAMED);
 	xr_fd_close(u->lfd);
 	xr_fd_close(u->conn);
 	xr_shm_arena_destroy(&u->arena);
@@ -59,6 +62,8 @@ static void up_free(struct xr_upgrade *u)
 /* No further attempt: the flow stays where it is, for this reason. */
 static void up_give_up(struct xr_flow *f, enum xr_reason why)
 {
+	if (f->link)
+		xr_fetch_or(&f->tx.dir->state, XR_DIR_STAYS);
 	f->upgrade_off = 1;
 	f->need_turns = UP_NEVER_TURNS;
 	f->need_bytes = UP_NEVER_BYTES;
@@ -86,6 +91,7 @@ static void up_drop(struct xr_upgrade *u)
 	if (u->state >= XR_UP_EXCHANGED) {
 		/* the link's reference is the flow's */
 		u->link = NULL;
+		xr_up_past_forget(u);
 	} else {
 		/*
 		 * A direction that was named to the peer must be found gone, and is not used
@@ -94,6 +100,7 @@ static void up_drop(struct xr_upgrade *u)
 		if (u->own_dir)
 			xr_store_release(&f->tx.dir->state, XR_DIR_GONE);
 		f->link = NULL;
+		xr_up_past_restore(u);
 	}
 	up_free(u);
 }
@@ -105,6 +112,12 @@ static void up_fail(struct xr_upgrade *u, enum xr_reason why)
 
 	xr_stats_add(XR_STAT_UPGRADE_FAILED, 1);
 	up_drop(u);
+	/* a link here is of the last time, or one that the flow is about to leave again */
+	if (f->link && xr_flow_return_failed(f, why)) {
+		xr_stats_reason(why);
+		xr_stats_flow_reason(f->st, why);
+		return;
+	}
 	up_give_up(f, why);
 }
 
@@ -125,55 +138,6 @@ void xr_upgrade_abort(struct xr_flow *f, int fd, enum xr_reason why)
 	xr_unlock(&f->tx_lock);
 	if (ready && why != XR_REASON_CLOSED)
 		xr_flow_give_back(f, fd, why);
-}
-
-/* ---- eligibility ---------------------------------------------------------- */
-
-static int up_protocol_is_tcp(int fd)
-{
-	int proto = 0;
-	socklen_t len = sizeof(proto);
-
-	return !xr_sys5(SYS_getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &proto, &len) &&
-	       proto == IPPROTO_TCP;
-}
-
-static enum xr_reason up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t)
-{
-	union xr_sockaddr local, peer;
-	struct xr_sock_ident id;
-	struct xr_tuple far;
-	enum xr_action action;
-	int r;
-
-	if (!xr_cfg.enabled || xr_cfg.fabric == XR_FABRIC_NONE)
-		return XR_REASON_DISABLED;
-	if (xr_load_relaxed(&f->procs) > 1)
-		return XR_REASON_FORKED;
-	r = xr_tuple_get(fd, t, &local, &peer);
-	if (r)
-		return r == -EAFNOSUPPORT ? XR_REASON_FAMILY : XR_REASON_CONNECTING;
-	if (!f->st) {
-		xr_flow_stats_attach(f, fd, &local.sa, &peer.sa);
-		xr_stats_flow_reason(f->st, XR_REASON_YOUNG);
-	}
-	action = xr_flow_rule(f, &local.sa, &peer.sa);
-	if (action == XR_ACTION_TCP)
-		return XR_REASON_RULE;
-	if (!up_protocol_is_tcp(fd))
-		return XR_REASON_MPTCP;
-	xr_tuple_mirror(&far, t);
-	if (!memcmp(&far, t, sizeof(far)))
-		return XR_REASON_SELF_CONNECT;
-	r = xr_proof_lookup(&far, &id);
-	if (r == -EBUSY)
-		return XR_REASON_YOUNG;
-	if (r == -ENOENT)
-		return XR_REASON_NOT_LOCAL;
-	if (r)
-		return r == -EMFILE || r == -ENFILE ? XR_REASON_LIMIT_FDS :
-						      XR_REASON_PROOF_UNAVAILABLE;
-	return XR_REASON_NONE;
 }
 
 /* ---- both ends know all: attach, READY, START ------------------------------ */
@@ -215,7 +179,7 @@ static int up_finish(struct xr_upgrade *u, int fd)
 	if (r)
 		return r;
 	u->state = XR_UP_READY;
-	f->upgrade_off = 1;
+	xr_control_open();
 	xr_stats_flow_state(f->st, XR_STATE_UPGRADING);
 	return 0;
 }
@@ -260,6 +224,7 @@ static int up_start(struct xr_upgrade *u, int fd, uint32_t *waiter)
 	up_push_tail(fd);
 	f->tx_state = XR_TX_RING;
 	f->reason = XR_REASON_NONE;
+	f->moved_ns = xr_now_ns();
 	xr_shm_tx_armed(&f->tx, waiter);
 	if (f->st) {
 		xr_stats_gauge(&f->st->tx.window, f->tx.inflight_max);
@@ -317,6 +282,10 @@ static void up_expired(struct xr_upgrade *u)
 	if (u->state == XR_UP_LISTENING && u->conn < 0) {
 		int again = !f->up_tries++;
 
+		if (u->past.link) {
+			up_fail(u, XR_REASON_TIMEOUT);
+			return;
+		}
 		up_free(u);
 		if (again)
 			up_later(f, 64 + f->turns, 1u << 20);
@@ -340,7 +309,7 @@ static void up_evict(struct xr_upgrade *u)
 	if (u->state == XR_UP_LISTENING && u->conn < 0) {
 		/* not one that has a caller waiting */
 		if (xr_now_ns() - u->begun > UP_LISTEN_NS && !xr_ksock_poll(u->lfd, POLLIN)) {
-			up_free(u);
+			up_drop(u);
 			up_later(f, 1, 4096);
 		}
 	} else if (u->state < XR_UP_EXCHANGED &&
@@ -380,9 +349,19 @@ static void up_begin(struct xr_flow *f, int fd)
 
 	if (f->up_after && xr_now_ns() < f->up_after)
 		return;
-	why = up_eligible(f, fd, &t);
+	if (f->link && !xr_flow_return_due(f))
+		return;
+	why = xr_up_eligible(f, fd, &t);
 	if (why == XR_REASON_YOUNG || why == XR_REASON_CONNECTING) {
 		up_later(f, 1, 4096);
+		return;
+	}
+	if (why == XR_REASON_NONE && xr_control_holds(f))
+		why = XR_REASON_OPERATOR;
+	if (why == XR_REASON_OPERATOR) {
+		f->reason = XR_REASON_OPERATOR;
+		xr_stats_flow_reason(f->st, XR_REASON_OPERATOR);
+		up_later(f, 8, 65536);
 		return;
 	}
 	if (why != XR_REASON_NONE) {
@@ -397,6 +376,7 @@ static void up_begin(struct xr_flow *f, int fd)
 		return;
 	}
 	f->up = u;
+	xr_up_past_keep(u);
 	u->tuple = t;
 	u->begun = xr_now_ns();
 	u->turns = f->turns;
@@ -414,9 +394,18 @@ static void up_begin(struct xr_flow *f, int fd)
 		if (r >= 0) {
 			u->lfd = r;
 			r = 0;
+			/* release: the name is open */
+			if (u->past.link)
+				xr_fetch_or(&u->past.own->state, XR_DIR_NAMED);
 		}
 	} else if (!r) {
 		r = xr_up_call(u, fd);
+		if ((r == -ECONNREFUSED || r == -EAGAIN) && u->past.link) {
+			/* the other end said that it is there: it has just gone */
+			up_drop(u);
+			up_later(f, 1, 4096);
+			return;
+		}
 		if (r == -ECONNREFUSED || r == -EAGAIN) {
 			/*
 			 * Not there (yet).  The host's threshold is lower, but bytes that this end has
@@ -478,7 +467,7 @@ static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *att
 	int r = 0;
 
 	if (!u) {
-		if (!f->upgrade_off)
+		if (!f->upgrade_off && !(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
 			up_begin(f, fd);
 		return;
 	}
@@ -501,6 +490,12 @@ static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *att
 		return;
 	}
 	if (u->state == XR_UP_EXCHANGED) {
+		xr_up_past_forget(u);
+		/* a child that was forked before the link was made has not got it mapped */
+		if (xr_load_relaxed(&f->procs) > 1) {
+			*retreat = XR_REASON_FORKED;
+			return;
+		}
 		r = up_finish(u, fd);
 		if (!r)
 			*attach = 1;
@@ -543,8 +538,9 @@ void xr_upgrade_step(struct xr_flow *f, int fd)
 		if (!r)
 			xr_shm_rx_ready(&f->rx);
 		else
-			xr_upgrade_abort(f, fd, r == -EINVAL || r == -EAGAIN ?
-					 XR_REASON_EPOLL_EXCLUSIVE : xr_up_errno_reason(r));
+			/* an armed EPOLLONESHOT fires sooner or later */
+			xr_upgrade_abort(f, fd, r == -EINVAL ? XR_REASON_EPOLL_EXCLUSIVE :
+					 r == -EAGAIN ? XR_REASON_YOUNG : xr_up_errno_reason(r));
 	}
 	if (retreat)
 		xr_flow_give_back(f, fd, (enum xr_reason)retreat);

@@ -64,6 +64,13 @@ struct xr_upgrade {
 	struct xr_shm_link *link;	/* with a reference, or NULL */
 	struct xr_shm_arena arena;	/* own, while the link is being made */
 	int new_link, own_dir;
+	/* of the last time, until this time is agreed upon; link NULL: a first upgrade */
+	struct xr_up_past {
+		struct xr_shm_link *link;
+		struct xr_shm_dir *own, *peer;
+		uint64_t dir_off;
+		uint32_t gen, cookie;
+	} past;
 	uint64_t peer_dir_off;
 	uint32_t peer_cookie;
 };
@@ -90,6 +97,17 @@ int xr_up_host_step(struct xr_upgrade *u, int fd);
 int xr_up_call(struct xr_upgrade *u, int fd);
 int xr_up_caller_step(struct xr_upgrade *u, int fd);
 enum xr_reason xr_up_errno_reason(int r);
+
+/* May this flow be upgraded, as far as this end knows (policy.c)?  NONE: yes; YOUNG: ask again. */
+enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t);
+
+/*
+ * An attempt of a flow that was on a fabric before (flow_return.c): what there is of the
+ * last time is set aside, put back when the attempt fails, given away when it succeeds.
+ */
+void xr_up_past_keep(struct xr_upgrade *u);
+void xr_up_past_restore(struct xr_upgrade *u);
+void xr_up_past_forget(struct xr_upgrade *u);
 
 void xr_upgrade_forked(void);
 

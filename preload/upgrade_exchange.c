@@ -68,12 +68,15 @@ static void up_tx_init(struct xr_upgrade *u, const struct xr_shm_arena *a, uint6
 {
 	static const struct xr_shm_chunks none;
 	struct xr_flow *f = u->f;
+	struct xr_shm_tx tx;
 
 	f->dir_off = off;
 	u->own_dir = 1;
-	xr_shm_tx_init(&f->tx, (struct xr_shm_dir *)(a->base + off), a->hdr.dir_slots, f->meta,
+	xr_shm_tx_init(&tx, (struct xr_shm_dir *)(a->base + off), a->hdr.dir_slots, f->meta,
 		       &none, a->base + a->hdr.chunk_off, a->hdr.chunk_off,
 		       (uint32_t)xr_cfg.flow_window);
+	/* whoever still looks at the last time without a lock finds one address or the other */
+	f->tx = tx;
 }
 
 /* Our direction in the arena of an existing link. */
@@ -92,10 +95,12 @@ static int up_peer_dir(struct xr_upgrade *u)
 	struct xr_flow *f = u->f;
 	struct xr_shm_link *l = u->link;
 	struct xr_shm_dir *dir = xr_shm_link_peer_dir(l, u->peer_dir_off);
+	struct xr_shm_rx rx;
 
 	if (!dir)
 		return -EBADMSG;
-	xr_shm_rx_init(&f->rx, dir, l->peer.hdr.dir_slots, l->peer.base, l->peer.size);
+	xr_shm_rx_init(&rx, dir, l->peer.hdr.dir_slots, l->peer.base, l->peer.size);
+	f->rx = rx;
 	f->peer_dir_gen = xr_load_relaxed(&dir->gen);
 	f->peer_cookie = u->peer_cookie;
 	xr_shm_link_chunks(l, &f->tx.chunks);

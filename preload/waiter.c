@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
+#include "control.h"
 #include "flow.h"
 #include "mem.h"
 #include "ready.h"
@@ -424,12 +425,15 @@ struct wait_sleep {
 	struct xr_shm_link *l;	/* referenced */
 	uint32_t w;
 	int dir, claimed;
+	int held;		/* xr_flow_kpoll_begin done: the flow stays on the kernel meanwhile */
 };
 
 static void wait_undo(void *arg)
 {
 	struct wait_sleep *s = arg;
 
+	if (s->held)
+		xr_flow_kpoll_end(s->f);
 	if (s->claimed) {
 		xr_waiter_rise(s->l, s->w);
 		xr_waiter_unclaim(s->f, s->dir, s->w);
@@ -443,7 +447,8 @@ static void wait_undo(void *arg)
 static int wait_in_kernel(struct wait_sleep *s, int fd, uint32_t mask, int bell, uint64_t deadline,
 			  struct xr_signal_mark mark)
 {
-	struct pollfd p[2] = { { .fd = -1 }, { .fd = -1, .events = POLLIN } };
+	struct pollfd p[3] = { { .fd = -1 }, { .fd = -1, .events = POLLIN },
+			       { .fd = xr_control_fd(), .events = POLLIN } };
 	uint32_t ev = xr_flow_kernel_mask(s->f, mask);
 	uint64_t slice = 0;
 	int n = 0;
@@ -458,13 +463,18 @@ static int wait_in_kernel(struct wait_sleep *s, int fd, uint32_t mask, int bell,
 		p[1].fd = bell;
 	else
 		slice = XR_WAIT_SLICE;
+	/* a child that takes the flow to TCP may not have our bell */
+	if (!slice && xr_load_relaxed(&s->f->procs) > 1)
+		slice = XR_WAIT_LONG;
 	if (slice)
 		slice += xr_now_ns();
 	pthread_cleanup_push(wait_undo, s);
-	n = xr_sleep_poll(p, 2, xr_deadline_min(deadline, slice), NULL, mark, 1);
+	n = xr_sleep_poll(p, 3, xr_deadline_min(deadline, slice), NULL, mark, 1);
 	pthread_cleanup_pop(0);
 	if (n > 0 && p[1].revents)
 		xr_bell_drain(bell);
+	if (xr_unlikely(n > 0 && p[2].revents))
+		xr_control_drain();
 	if (n > 0 && p[0].revents)
 		xr_flow_kernel_event(s->f, (uint32_t)(unsigned short)p[0].revents);
 	if (n == 0 && deadline && (!slice || deadline <= slice))
@@ -492,7 +502,12 @@ static int wait_sleep(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadlin
 		xr_flow_arm(f, s.w, mask);
 	/* UINT32_MAX: back on the kernel, whose socket is then all there is to watch */
 	now = xr_flow_poll(f, fd);
-	if ((now == UINT32_MAX || !(now & xr_ready_bits(mask))) &&
+	if (now == UINT32_MAX) {
+		s.held = xr_flow_kpoll_begin(f);
+		/* on a fabric again: from the beginning */
+		now = s.held ? xr_ksock_poll(fd, mask) : UINT32_MAX;
+	}
+	if (!(now & xr_ready_bits(mask)) &&
 	    !(s.claimed && xr_waiter_doze(l, s.w)))
 		r = wait_in_kernel(&s, fd, mask, bell, deadline, mark);
 	wait_undo(&s);

@@ -34,6 +34,7 @@ struct xr_segment {
 	char version[32];
 	pid_t pid;
 	uid_t uid; /* owner of the file */
+	char file[48]; /* its name, once it was found in a directory */
 	enum xr_segment_life life;
 	bool helper_thread;
 	uint64_t opened_ns;

@@ -10,7 +10,10 @@
 /* What xr-stat was asked for. */
 struct xr_stat_options {
 	bool all, listeners, numeric, process, totals, info, json, prometheus, dead, resolve;
+	bool retreat, back; /* the operator's request */
 	double watch; /* seconds; 0 once */
+	double wait;  /* seconds that a request may take */
+	int fd;	      /* -1 any */
 	pid_t pid;    /* 0 any */
 	const char *program; /* glob or NULL */
 	const char *dir;     /* --dir or NULL */
@@ -41,6 +44,9 @@ void xr_stat_print_table(FILE *out, const struct xr_stat_options *opt, const str
 void xr_stat_print_totals(FILE *out, const struct xr_stat_set *set);
 int xr_stat_print_json(FILE *out, const struct xr_stat_set *set);
 void xr_stat_print_prometheus(FILE *out, const struct xr_stat_set *set);
+
+/* Carries out opt->retreat or opt->back and says what came of it; the exit status. */
+int xr_stat_control(const struct xr_stat_options *opt);
 
 /* "127.0.0.1:http"; brackets round IPv6. The text lives in buf. */
 const char *xr_stat_addr(const struct xr_stats_addr *a, bool numeric, bool resolve, char *buf,

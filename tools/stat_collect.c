@@ -59,6 +59,23 @@ static bool abandoned(int dirfd, const char *name, pid_t pid, uint64_t start)
 	       time(NULL) - st.st_mtime > NEWBORN_SECONDS && xr_segment_gone(pid, start);
 }
 
+/* The FIFO beside the segment of a process that died. */
+static void sweep_bell(int dirfd, const char *name, uid_t uid)
+{
+	size_t len = strlen(name), suffix = strlen(XR_STATS_BELL);
+	char segment[64];
+	uint64_t start;
+	pid_t pid;
+
+	if (len <= suffix || len - suffix >= sizeof(segment) ||
+	    strcmp(name + len - suffix, XR_STATS_BELL))
+		return;
+	snprintf(segment, sizeof(segment), "%.*s", (int)(len - suffix), name);
+	if (uid == geteuid() && !xr_segment_name(segment, &pid, &start) &&
+	    xr_segment_gone(pid, start))
+		unlinkat(dirfd, name, 0);
+}
+
 static int add(struct xr_stat_set *set, const struct xr_segment *seg)
 {
 	struct xr_segment *more = reallocarray(set->seg, set->n + 1, sizeof(*more));
@@ -88,6 +105,7 @@ static int collect_dir(const struct xr_stat_options *opt, const char *dirname, i
 		pid_t pid;
 		int got;
 
+		sweep_bell(dirfd, de->d_name, uid);
 		if (xr_segment_name(de->d_name, &pid, &start) || (opt->pid && opt->pid != pid))
 			continue;
 		got = xr_segment_read(dirfd, de->d_name, &seg, &why);
@@ -115,6 +133,7 @@ static int collect_dir(const struct xr_stat_options *opt, const char *dirname, i
 		} else if (!selected(opt, &seg)) {
 			xr_segment_free(&seg);
 		} else {
+			snprintf(seg.file, sizeof(seg.file), "%s", de->d_name);
 			err = add(set, &seg);
 		}
 	}

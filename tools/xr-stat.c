@@ -25,6 +25,10 @@ enum {
 	OPT_PROGRAM,
 	OPT_DIR,
 	OPT_DEAD,
+	OPT_RETREAT,
+	OPT_RETURN,
+	OPT_FD,
+	OPT_WAIT,
 };
 
 static const struct argp_option options[] = {
@@ -42,13 +46,19 @@ static const struct argp_option options[] = {
 	{"program", OPT_PROGRAM, "GLOB", 0, "only programs of this name", 3},
 	{"dead", OPT_DEAD, 0, 0, "also what crashed processes left, without removing it", 3},
 	{"dir", OPT_DIR, "DIR", 0, "the stats_dir of the programs to look at", 3},
+	{"fd", OPT_FD, "FD", 0, "only the connection with this descriptor (--retreat, --return)", 3},
+	{"retreat", OPT_RETREAT, 0, 0,
+	 "take connections back to TCP, now, and keep them there; open ones and new ones", 4},
+	{"return", OPT_RETURN, 0, 0, "let them leave TCP again, when they next carry data", 4},
+	{"wait", OPT_WAIT, "SECS", 0, "how long --retreat may take (default 5)", 4},
 	{0},
 };
 
 static const char doc[] =
 	"Show the TCP connections of programs under xrdma, what carries them, and why those on "
 	"TCP are there. Without options: the connections on a fabric, and a count of the others."
-	"\vExit status: 0 all shown, 1 something could not be read or --pid names no such process, "
+	" With --retreat or --return: move them."
+	"\vExit status: 0 all shown or done, 1 something could not be read or --pid names no such process, "
 	"2 trouble.";
 
 static double seconds(const char *arg, struct argp_state *state)
@@ -61,14 +71,14 @@ static double seconds(const char *arg, struct argp_state *state)
 	return v;
 }
 
-static pid_t pid_number(const char *arg, struct argp_state *state)
+static int whole_number(const char *arg, long min, const char *what, struct argp_state *state)
 {
 	char *end;
 	long v = strtol(arg, &end, 10);
 
-	if (end == arg || *end || v <= 0 || v > 1 << 30)
-		argp_error(state, "'%s' is not a process id", arg);
-	return (pid_t)v;
+	if (end == arg || *end || v < min || v > 1 << 30)
+		argp_error(state, "'%s' is not a %s", arg, what);
+	return (int)v;
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -107,7 +117,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		opt->prometheus = true;
 		return 0;
 	case OPT_PID:
-		opt->pid = pid_number(arg, state);
+		opt->pid = whole_number(arg, 1, "process id", state);
 		return 0;
 	case OPT_PROGRAM:
 		opt->program = arg;
@@ -117,6 +127,24 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPT_DEAD:
 		opt->dead = true;
+		return 0;
+	case OPT_RETREAT:
+		opt->retreat = true;
+		return 0;
+	case OPT_RETURN:
+		opt->back = true;
+		return 0;
+	case OPT_FD:
+		opt->fd = whole_number(arg, 0, "descriptor", state);
+		return 0;
+	case OPT_WAIT:
+		opt->wait = seconds(arg, state);
+		return 0;
+	case ARGP_KEY_END:
+		if (opt->retreat && opt->back)
+			argp_error(state, "--retreat and --return exclude each other");
+		if (opt->fd >= 0 && (!opt->pid || !(opt->retreat || opt->back)))
+			argp_error(state, "--fd goes with --pid and --retreat or --return");
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -201,7 +229,7 @@ static void no_warning(void *arg, const char *where, unsigned int line, const ch
 int main(int argc, char **argv)
 {
 	static struct xr_config cfg;
-	struct xr_stat_options opt = {0};
+	struct xr_stat_options opt = {.fd = -1, .wait = 5};
 	const struct argp argp = {.options = options, .parser = parse, .doc = doc};
 	struct timespec pause;
 	bool screen;
@@ -212,6 +240,8 @@ int main(int argc, char **argv)
 	argp_parse(&argp, argc, argv, 0, NULL, &opt);
 	xr_config_load(&cfg, NULL, environ, no_warning, NULL);
 	opt.base = opt.dir ? opt.dir : cfg.stats_dir;
+	if (opt.retreat || opt.back)
+		return xr_stat_control(&opt);
 	screen = opt.watch > 0 && !opt.json && !opt.prometheus && isatty(STDOUT_FILENO);
 	pause.tv_sec = (time_t)opt.watch;
 	pause.tv_nsec = (long)((opt.watch - (double)pause.tv_sec) * 1e9);

@@ -108,14 +108,14 @@ static void spoil(const char *path, off_t at, const void *bytes, size_t n)
 
 static void nothing_in_a_segment_is_trusted(void **state)
 {
-	const uint32_t huge = 0xffffffff, two = 2;
+	const uint32_t huge = 0xffffffff, two = 2, other = XR_STATS_VERSION + 1;
 	struct xr_segment seg;
 	const char *why;
 	char path[256];
 
 	(void)state;
 	make_file(path, sizeof(path));
-	spoil(path, offsetof(struct xr_stats_header, version), &two, 4);
+	spoil(path, offsetof(struct xr_stats_header, version), &other, 4);
 	assert_int_equal(read_path(path, &seg, &why), -EPROTONOSUPPORT);
 	assert_string_equal(why, "is of another version of xrdma");
 

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * What an operator asks of a running process: to keep its flows, or one of them, on TCP.
+ *
+ * The wish lies in the statistics segment, which the process's own user may write to: a
+ * word for the whole process, one per flow, and a number that changes with them.  Hooks
+ * compare that number with the one they saw last.  A process that sleeps is woken by a
+ * FIFO beside the segment, which all sleepers watch; without one (no statistics, no
+ * descriptor) it obeys when it next calls.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include "control.h"
+#include "fdtab.h"
+#include "flow.h"
+#include "log.h"
+#include "mem.h"
+
+_Atomic uint32_t xr_control_seen;
+static _Atomic int control_fifo = -1;	/* -1: not tried, -2: there is none */
+static char control_path[512];
+
+int xr_control_fd(void)
+{
+	int fd = xr_load_acquire(&control_fifo);
+
+	return fd < 0 ? -1 : fd;
+}
+
+void xr_control_open(void)
+{
+	int none = -1;
+	long fd;
+
+	if (xr_likely(xr_load_relaxed(&control_fifo) != -1) || !*xr_stats_path())
+		return;
+	/* one thread makes it; the others do without until it is there */
+	if (!xr_cas(&control_fifo, &none, -2))
+		return;
+	xr_snprintf(control_path, sizeof(control_path), "%s" XR_STATS_BELL, xr_stats_path());
+	fd = xr_sys4(SYS_mknodat, AT_FDCWD, control_path, S_IFIFO | 0600, 0);
+	if (!fd)
+		/* also for writing: the end of a writer is no end of file */
+		fd = xr_sys4(SYS_openat, AT_FDCWD, control_path,
+			     O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW, 0);
+	if (fd >= 0)
+		fd = xr_fd_high((int)fd);
+	if (fd < 0) {
+		xr_info("no bell for operators: error %d", (int)-fd);
+		return;
+	}
+	/* release: pairs with xr_control_fd */
+	xr_store_release(&control_fifo, (int)fd);
+}
+
+void xr_control_drain(void)
+{
+	char buf[64];
+	int fd = xr_control_fd();
+
+	if (fd >= 0)
+		xr_sys3(SYS_read, fd, buf, sizeof(buf));
+}
+
+int xr_control_holds(const struct xr_flow *f)
+{
+	return xr_load_relaxed(&xr_stats_now()->h.hold) ||
+	       (f->st && xr_load_relaxed(&f->st->hold));
+}
+
+/*
+ * The program may close the descriptor at any moment, and the number become another file's:
+ * a duplicate that was taken while the table still named the flow is the flow's.
+ */
+static void control_one(void *arg, struct xr_flow *f)
+{
+	int fd = f->priv->fd, own;
+
+	(void)arg;
+	if (!xr_control_holds(f) || f->owner_pid != xr_getpid() || xr_fd_flow(fd) != f)
+		return;
+	own = (int)xr_sys3(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 3);
+	if (own < 0) {
+		/* its own next call retreats it */
+		return;
+	}
+	if (xr_fd_flow(fd) == f)
+		xr_flow_retreat(f, own, XR_REASON_OPERATOR, 0);
+	xr_sys1(SYS_close, own);
+}
+
+void xr_control_run(void)
+{
+	uint32_t now = xr_load_acquire(&xr_stats_now()->h.control);
+	uint32_t seen = xr_load_relaxed(&xr_control_seen);
+
+	if (now == seen || !xr_cas(&xr_control_seen, &seen, now))
+		return;
+	/* before the work: whoever asks again rings again */
+	xr_control_drain();
+	xr_flow_each(NULL, control_one, NULL);
+}
+
+void xr_control_close(void)
+{
+	if (xr_control_fd() >= 0)
+		xr_sys3(SYS_unlinkat, AT_FDCWD, control_path, 0);
+}
+
+void xr_control_forked(void)
+{
+	int fd = xr_control_fd();
+
+	/* the parent's: its sleepers shall hear it */
+	if (fd >= 0)
+		xr_fd_close(fd);
+	xr_store_relaxed(&control_fifo, -1);
+	xr_store_relaxed(&xr_control_seen, 0);
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What an operator asks of a running process (control.c). */
+#ifndef XR_CONTROL_H
+#define XR_CONTROL_H
+
+#include "atomic.h"
+#include "stats.h"
+
+struct xr_flow;
+
+extern _Atomic uint32_t xr_control_seen;
+
+/* 1: the operator wants this flow on TCP.  Any thread. */
+int xr_control_holds(const struct xr_flow *f);
+
+/* Obeys: retreats the flows that are to be on TCP.  No lock of a flow may be held. */
+void xr_control_run(void);
+
+/* To be called by hooks that use a flow: one comparison when nobody asked for anything. */
+static inline void xr_control_check(void)
+{
+	if (xr_unlikely(xr_load_relaxed(&xr_stats_now()->h.control) !=
+			xr_load_relaxed(&xr_control_seen)))
+		xr_control_run();
+}
+
+/* Makes the bell; at the first flow that moves. */
+void xr_control_open(void);
+/* What sleepers watch for POLLIN beside everything else, and drain; -1: there is none. */
+int xr_control_fd(void);
+void xr_control_drain(void);
+
+void xr_control_close(void);
+void xr_control_forked(void);
+
+#endif

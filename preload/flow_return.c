@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The way back to a fabric, after a retreat whose cause may pass.
+ *
+ * Both ends have the direction blocks of the last time still mapped.  Each says there when
+ * it is willing (XR_DIR_BACK), once its own patience is over; the connecting end opens the
+ * rendezvous point when both are, and says so (XR_DIR_NAMED); the accepting end calls.  The
+ * handshake is the one of a young flow, with fresh blocks.  Where the link is dead (another
+ * process has taken the peer's end over) nothing can be said, and both try like young flows.
+ *
+ * Hysteresis: return_after on TCP at least, twice as long after each retreat or failed
+ * attempt, up to 512 times; forgiven when the flow stayed on the fabric for 64 times as long.
+ */
+#include <errno.h>
+#include "control.h"
+#include "flow.h"
+#include "mem.h"
+#include "ready.h"
+#include "upgrade.h"
+#include "waiter.h"
+
+#define RETURN_DOUBLINGS	9u
+#define RETURN_FORGIVEN		64u
+#define RETURN_ATTEMPTS		24u	/* in a row without success */
+
+int xr_flow_may_return(enum xr_reason why)
+{
+	switch (why) {
+	case XR_REASON_NONE:
+	case XR_REASON_YOUNG:
+	case XR_REASON_PEER_REFUSED:
+	case XR_REASON_FORKED:
+	case XR_REASON_LIMIT_FDS:
+	case XR_REASON_LIMIT_MEMORY:
+	case XR_REASON_PEER_DIED:
+	case XR_REASON_RETREAT_REQUESTED:
+	case XR_REASON_TIMEOUT:
+	case XR_REASON_OPERATOR:
+		return 1;
+	default:
+		return 0;
+	}
+}
+
+static uint64_t return_wait(const struct xr_flow *f)
+{
+	uint32_t n = f->returns < RETURN_DOUBLINGS ? f->returns : RETURN_DOUBLINGS;
+
+	return xr_cfg.return_after << n;
+}
+
+static void return_thresholds(struct xr_flow *f)
+{
+	uint64_t turns = xr_cfg.upgrade_turns, bytes = xr_cfg.upgrade_bytes;
+
+	f->need_turns = f->turns + (uint32_t)turns;
+	f->need_bytes = xr_load_relaxed(&f->tcp_tx) + xr_load_relaxed(&f->tcp_rx) + bytes;
+}
+
+int xr_flow_return_plan(struct xr_flow *f)
+{
+	uint64_t now;
+
+	if (f->upgrade_off || f->tx_shut || f->rx_shut || f->rx_end || f->rx_dead || f->rx_reset ||
+	    f->npast == XR_FLOW_PAST || !xr_flow_may_return((enum xr_reason)f->reason))
+		return 0;
+	now = xr_now_ns();
+	if (f->moved_ns && now - f->moved_ns > RETURN_FORGIVEN * return_wait(f))
+		f->returns = 0;
+	f->up_after = now + return_wait(f);
+	if (f->returns < UINT8_MAX)
+		f->returns++;
+	f->up_tries = 0;
+	return_thresholds(f);
+	return 1;
+}
+
+int xr_flow_return_failed(struct xr_flow *f, enum xr_reason why)
+{
+	if (f->upgrade_off || !xr_flow_may_return(why) || f->returns >= RETURN_ATTEMPTS)
+		return 0;
+	f->up_after = xr_now_ns() + return_wait(f);
+	f->returns++;
+	f->up_tries = 0;
+	return_thresholds(f);
+	return 1;
+}
+
+/* Nothing of the last time is in use any more, at either end. */
+static int return_is_over(struct xr_flow *f)
+{
+	/* acquire: pairs with link_die */
+	if (xr_load_acquire(&f->link->dead) || xr_load_relaxed(&f->rx.dir->gen) != f->peer_dir_gen)
+		return 1;
+	return (xr_flow_peer_state(f) & (XR_DIR_CLOSED | XR_DIR_GONE)) != 0;
+}
+
+static int return_agreed(struct xr_flow *f)
+{
+	uint32_t said;
+
+	if (xr_load_acquire(&f->link->dead) || xr_load_relaxed(&f->rx.dir->gen) != f->peer_dir_gen)
+		return 1;
+	/* release: with it the peer may re-use what it knows of this end */
+	xr_fetch_or(&f->tx.dir->state, XR_DIR_BACK);
+	said = xr_flow_peer_state(f);
+	if (said & XR_DIR_CLOSED)
+		return 1;
+	return (said & (f->role == XR_FLOW_CONNECT ? XR_DIR_BACK : XR_DIR_NAMED)) != 0;
+}
+
+int xr_flow_return_due(struct xr_flow *f)
+{
+	if (f->tx_shut || f->rx_shut || f->rx_dead || xr_load_relaxed(&f->procs) > 1 ||
+	    xr_control_holds(f)) {
+		f->need_turns = f->turns + 8;
+		f->need_bytes = xr_load_relaxed(&f->tcp_tx) + xr_load_relaxed(&f->tcp_rx) + 65536;
+		return 0;
+	}
+	/* from here on each I/O call looks, at the price of a few loads */
+	if (!return_is_over(f)) {
+		xr_shm_link_progress(f->link);
+		return 0;
+	}
+	if (!xr_load_relaxed(&f->link->dead) && (xr_flow_peer_state(f) & XR_DIR_STAYS)) {
+		f->upgrade_off = 1;
+		xr_fetch_and(&f->path, ~XR_PATH_COUNT);
+		return 0;
+	}
+	if (!return_agreed(f))
+		return 0;
+	/* sleepers that the last time has left behind look again, and are counted from then on */
+	xr_flow_wake(f);
+	xr_epoll_flow_detach(f);
+	return !xr_epoll_flow_attached(f);
+}
+
+void xr_flow_wake(struct xr_flow *f)
+{
+	struct xr_shm_link *l = f->link;
+	uint32_t w;
+	int dir;
+
+	if (!l)
+		return;
+	if (f->owner_pid != xr_getpid()) {
+		/* whom the parent armed for is all that a child knows */
+		xr_shm_link_notify_own(l, XR_ARM_WAITER(xr_load_relaxed(&f->rx.dir->arm)), f->index);
+		xr_shm_link_notify_own(l, XR_TXARM_WAITER(xr_load_relaxed(&f->tx.dir->tx_arm)),
+				       f->index);
+		return;
+	}
+	for (dir = 0; dir < 2; dir++) {
+		w = xr_waiter_claimed(f, dir);
+		if (w)
+			xr_shm_link_notify_own(l, w, f->index);
+	}
+	xr_epoll_flow_kick(f);
+}
+
+/* ---- the last time, if there was one --------------------------------------- */
+
+void xr_up_past_keep(struct xr_upgrade *u)
+{
+	struct xr_flow *f = u->f;
+
+	if (!f->link)
+		return;
+	u->past = (struct xr_up_past){ .link = f->link, .own = f->tx.dir, .peer = f->rx.dir,
+				       .dir_off = f->dir_off, .gen = f->peer_dir_gen,
+				       .cookie = f->peer_cookie };
+	xr_shm_tx_destroy(&f->tx);
+}
+
+/* The attempt came to nothing: all is as it was before it. */
+void xr_up_past_restore(struct xr_upgrade *u)
+{
+	struct xr_flow *f = u->f;
+
+	if (!u->past.link)
+		return;
+	f->link = u->past.link;
+	f->tx.dir = u->past.own;
+	f->rx.dir = u->past.peer;
+	f->dir_off = u->past.dir_off;
+	f->peer_dir_gen = u->past.gen;
+	f->peer_cookie = u->past.cookie;
+}
+
+/*
+ * The new blocks are agreed upon.  Nobody waits for the old one, but who looked at the flow
+ * without a lock before it retreated may do so still: the mapping stays.
+ */
+void xr_up_past_forget(struct xr_upgrade *u)
+{
+	struct xr_shm_link *l = u->past.link;
+	struct xr_flow *f = u->f;
+	int i;
+
+	if (!l)
+		return;
+	xr_shm_link_dir_put(l, u->past.dir_off);
+	u->past.link = NULL;
+	if (l != f->link) {
+		for (i = 0; i < f->npast && f->past[i] != l; i++)
+			;
+		if (i == f->npast) {
+			f->past[f->npast++] = l;
+			return;
+		}
+	}
+	xr_link_unref(l);
+}

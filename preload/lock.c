@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The lock of a direction, in family memory: its holder may be another process of the family. */
+#include <errno.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include "flow.h"
+#include "mem.h"
+
+static int lock_owner_gone(uint32_t tid)
+{
+	return xr_sys2(SYS_tkill, tid, 0) == -ESRCH;
+}
+
+int xr_trylock(struct xr_lock *l)
+{
+	uint32_t free = 0;
+
+	return xr_cas(&l->owner, &free, (uint32_t)xr_gettid()) ? 0 : -EBUSY;
+}
+
+int xr_lock(struct xr_lock *l)
+{
+	uint32_t self = (uint32_t)xr_gettid(), seen, rounds = 0;
+
+	for (;;) {
+		seen = 0;
+		if (xr_likely(xr_cas(&l->owner, &seen, self)))
+			return 0;
+		if (seen == self)
+			return -EDEADLK;
+		if (++rounds % 64) {
+			xr_cpu_relax();
+			continue;
+		}
+		xr_sys0(SYS_sched_yield);
+		/*
+		 * A holder killed inside its section (another process of the family: within
+		 * ours all would be dead) left at worst an uncommitted position, which the
+		 * ring recomputes from its shared word.
+		 */
+		if (rounds % 4096 == 0 && lock_owner_gone(seen))
+			xr_cas(&l->owner, &seen, self);
+		if (rounds % 4096 == 0 && xr_load_relaxed(&l->owner) == self)
+			return 0;
+	}
+}
+
+void xr_unlock(struct xr_lock *l)
+{
+	/* release: the section's writes before the lock is seen free */
+	xr_store_release(&l->owner, 0);
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The operator's hand: connections go back to TCP, and may leave it again. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "stat.h"
+
+/* Where a request stands, over all processes. */
+struct tally {
+	unsigned int processes, flows, waiting, refused;
+};
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static int put(int fd, off_t at, uint32_t v)
+{
+	return pwrite(fd, &v, sizeof(v), at) == sizeof(v) ? 0 : -EIO;
+}
+
+/* The word of each open slot with that descriptor; how many there were, or -errno. */
+static int put_flows(int fd, const struct xr_stats_header *h, int want, uint32_t hold)
+{
+	struct xr_stats_flow f;
+	int n = 0;
+
+	for (uint32_t i = 0; i < h->flows_used && i < h->max_flows; i++) {
+		off_t at = XR_STATS_FLOWS_OFF + (off_t)i * (off_t)sizeof(f);
+
+		if (pread(fd, &f, sizeof(f), at) != sizeof(f))
+			break;
+		if (f.ident.state == XR_STATE_FREE || f.ident.fd != want)
+			continue;
+		if (put(fd, at + (off_t)offsetof(struct xr_stats_flow, hold), hold))
+			return -EIO;
+		n++;
+	}
+	return n;
+}
+
+/* Writes the wish, changes the number that hooks compare, rings the bell. */
+static int ask(const char *path, int flow_fd, bool hold)
+{
+	char bell[600];
+	struct xr_stats_header h;
+	int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW), r;
+
+	if (fd < 0)
+		return -errno;
+	r = pread(fd, &h, sizeof(h), 0) == sizeof(h) && h.magic == XR_STATS_MAGIC ? 0 : -EBADMSG;
+	if (!r && (h.version != XR_STATS_VERSION || h.flow_size != sizeof(struct xr_stats_flow)))
+		r = -EPROTONOSUPPORT;
+	if (!r && flow_fd >= 0) {
+		r = put_flows(fd, &h, flow_fd, hold);
+		r = r > 0 ? 0 : r ? r : -ENOENT;
+	} else if (!r) {
+		r = put(fd, offsetof(struct xr_stats_header, hold), hold);
+	}
+	if (!r)
+		r = put(fd, offsetof(struct xr_stats_header, control), h.control + 1);
+	close(fd);
+	if (r)
+		return r;
+	snprintf(bell, sizeof(bell), "%s" XR_STATS_BELL, path);
+	fd = open(bell, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
+	if (fd >= 0) {
+		/* full: then it rings already */
+		if (write(fd, "", 1) < 0 && errno != EAGAIN)
+			fprintf(stderr, "xr-stat: %s: %s\n", bell, strerror(errno));
+		close(fd);
+	}
+	return 0;
+}
+
+static const char *cause(int err)
+{
+	return err == -ENOENT ? "no connection with that descriptor" :
+	       err == -EPROTONOSUPPORT ? "is of another version of xrdma" :
+	       err == -EBADMSG ? "is no segment of statistics" : strerror(-err);
+}
+
+static void ask_all(const struct xr_stat_options *opt, const struct xr_stat_set *set,
+		    struct tally *t)
+{
+	for (size_t i = 0; i < set->n; i++) {
+		const struct xr_segment *seg = &set->seg[i];
+		char path[512];
+		int r;
+
+		/* programs that have published nothing have no connections to move */
+		if (seg->life != XR_SEGMENT_LIVE || !seg->file[0])
+			continue;
+		snprintf(path, sizeof(path), "%s/xrdma-%u/%s", opt->base, (unsigned int)seg->uid,
+			 seg->file);
+		r = ask(path, opt->fd, opt->retreat);
+		if (r) {
+			fprintf(stderr, "xr-stat: process %d: %s\n", (int)seg->pid, cause(r));
+			t->refused++;
+			continue;
+		}
+		t->processes++;
+	}
+}
+
+static void look(const struct xr_stat_options *opt, const struct xr_stat_set *set, struct tally *t)
+{
+	t->flows = 0;
+	t->waiting = 0;
+	for (size_t i = 0; i < set->n; i++)
+		for (uint32_t j = 0; j < set->seg[i].n_flows; j++) {
+			const struct xr_segment_flow *f = &set->seg[i].flow[j];
+
+			if ((opt->fd >= 0 && f->id.fd != opt->fd) ||
+			    f->id.state == XR_STATE_LISTEN)
+				continue;
+			t->flows++;
+			t->waiting += xr_segment_on_fabric(f);
+		}
+}
+
+/* Returns the exit status. */
+int xr_stat_control(const struct xr_stat_options *opt)
+{
+	const struct timespec pause = { 0, 2000000 };
+	uint64_t end = now_ns() + (uint64_t)(opt->wait * 1e9);
+	struct xr_stat_set set;
+	struct tally t = { 0 };
+	int err = xr_stat_collect(opt, &set);
+
+	if (err)
+		goto trouble;
+	ask_all(opt, &set, &t);
+	for (;;) {
+		look(opt, &set, &t);
+		xr_stat_release(&set);
+		if (!opt->retreat || !t.waiting || now_ns() >= end)
+			break;
+		nanosleep(&pause, NULL);
+		err = xr_stat_collect(opt, &set);
+		if (err)
+			goto trouble;
+	}
+	if (!t.processes && !t.refused) {
+		fprintf(stderr, "xr-stat: no such process under xrdma in %s\n", opt->base);
+		return 1;
+	}
+	if (!opt->retreat)
+		printf("%u connections of %u processes may leave TCP\n", t.flows, t.processes);
+	else if (t.waiting)
+		printf("%u of %u connections are not on TCP yet: a program computes, or a peer "
+		       "does not read\n", t.waiting, t.flows);
+	else
+		printf("%u connections of %u processes are on TCP\n", t.flows, t.processes);
+	return t.refused || (opt->retreat && t.waiting) ? 1 : 0;
+
+trouble:
+	fprintf(stderr, "xr-stat: %s: %s\n", opt->base, strerror(-err));
+	return 2;
+}
