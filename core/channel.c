@@ -7,6 +7,8 @@
 #include "log.h"
 #include "mem.h"
 
+#define XR_FLOOR 64u	/* bytes per round trip of a flow that is held back as far as can be */
+
 static uint32_t pow2(uint32_t n)
 {
 	uint32_t p = 1;
@@ -43,7 +45,8 @@ static int channel_new(struct xrdma_context *ctx, struct xrdma_channel **out)
 {
 	uint32_t msgs = (uint32_t)ctx->option[XRDMA_OPT_WINDOW_MSGS], ring = pow2(2 * msgs);
 	struct xrdma_channel *ch = calloc(1, sizeof(*ch));
-	struct xr_qp_attr attr = { .pd = ctx->pd, .send_cq = ctx->cq, .recv_cq = ctx->cq, .sig_all = 1 };
+	struct xr_qp_attr attr = { .pd = ctx->pd, .send_cq = ctx->cq, .recv_cq = ctx->cq, .sig_all = 1,
+				   .rnr_retry = ctx->rnr_retry };
 	int r = -ENOMEM;
 
 	if (!ch)
@@ -54,12 +57,12 @@ static int channel_new(struct xrdma_context *ctx, struct xrdma_channel **out)
 	ch->own_max = xr_context_max_msg(ctx);
 	ch->out_mask = ring - 1;
 	ch->arr_mask = pow2(ch->nin) - 1;
-	ch->rd_max = ctx->caps.max_rd_atomic;
+	ch->rd_max = ctx->caps.max_rd_atomic < XR_READ_MAX ? ctx->caps.max_rd_atomic : XR_READ_MAX;
 	ch->charge = calloc(XR_WINDOW_MAX_MSGS, sizeof(*ch->charge));
 	ch->out = calloc(ring, sizeof(*ch->out));
 	ch->in = calloc(ch->nin, sizeof(*ch->in));
 	ch->arrived = calloc((size_t)ch->arr_mask + 1, sizeof(*ch->arrived));
-	/* a ring of messages, and what needs no credit; rnr_retry 0: receives never run out */
+	/* a ring of messages, and what needs no credit; rnr_retry is 0: receives never run out */
 	attr.sq_depth = ring + ch->rd_max + XR_WINDOW_CTL + XR_ONE_MAX + 1;
 	attr.rq_depth = ch->nin;
 	if (ch->charge && ch->out && ch->in && ch->arrived)
@@ -100,14 +103,21 @@ void xr_channel_free(struct xrdma_channel *ch)
 	xr_onesided_end(ch);
 	for (; ch->released != ch->queued; ch->released++)
 		xr_channel_release(ch, &ch->out[ch->released & ch->out_mask]);
-	for (i = 0; ch->in && i < ch->nin; i++)
+	for (i = 0; ch->in && i < ch->nin; i++) {
 		if (ch->in[i].buf.addr)
 			xr_pool_put(&ctx->pool, &ch->in[i].buf);
+		if (ch->in[i].copy.addr)
+			xr_pool_put(&ctx->pool, &ch->in[i].copy);
+	}
 	for (i = 0; i < XR_WINDOW_CTL; i++)
 		if (ch->ctl[i].addr)
 			xr_pool_put(&ctx->pool, &ch->ctl[i]);
 	if (ch->rd.addr)
 		xr_pool_put(&ctx->pool, &ch->rd);
+	xr_budget_forget(&ctx->budget, &ch->rx);
+	xr_budget_give(&ctx->budget, ch->rx.inflight);
+	if (ch->rx.inflight)
+		xr_adapt_acked(&ctx->fetch, ch->rx.inflight, 0, 0);
 	free(ch->charge);
 	free(ch->out);
 	free(ch->in);
@@ -138,6 +148,30 @@ static void hello_fill(const struct xrdma_context *ctx, uint32_t first, struct x
 	h->max_msg = xr_context_max_msg(ctx);
 }
 
+/*
+ * The windows for what the network takes.  Where round trips say nothing about it, they start wide
+ * open, and only marks and refusals narrow them.
+ */
+static void channel_network(struct xrdma_channel *ch, uint64_t bytes)
+{
+	struct xr_adapt_params p = {
+		.floor = XR_CHANNEL_EAGER, .start = bytes, .ceiling = bytes, .unit = XR_CHANNEL_EAGER,
+		.target = (uint32_t)ch->ctx->option[XRDMA_OPT_QUEUE_US] * 1000,
+	};
+
+	if (p.target) {
+		p.floor = XR_FLOOR;
+		p.start = bytes < XR_CHANNEL_FRAGMENT ? bytes : XR_CHANNEL_FRAGMENT;
+	}
+	if (p.ceiling < p.floor)
+		p.ceiling = p.start = p.floor;
+	xr_adapt_init(&ch->tx, &p);
+	p.floor = XR_CHANNEL_EAGER;
+	p.ceiling = XR_READ_MAX * XR_CHANNEL_FRAGMENT;
+	p.start = p.target ? XR_CHANNEL_FRAGMENT : p.ceiling;
+	xr_adapt_init(&ch->rx, &p);
+}
+
 /* Takes over what the peer grants; it was written by a stranger. */
 static int channel_hello(struct xrdma_channel *ch, const struct xr_cm_event *ev, uint32_t *first)
 {
@@ -149,6 +183,8 @@ static int channel_hello(struct xrdma_channel *ch, const struct xr_cm_event *ev,
 	if (h.magic != XR_CHANNEL_MAGIC || h.version != XR_CHANNEL_VERSION || !h.max_msg ||
 	    (first && h.first != *first))
 		return -EPROTO;
+	if (h.bytes && h.bytes <= XR_WINDOW_MAX_BYTES)
+		channel_network(ch, h.bytes);
 	if (xr_window_init(&ch->win, h.first, h.msgs, h.bytes, ch->nin - XR_WINDOW_CTL,
 			   ch->own_bytes, ch->charge, XR_WINDOW_MAX_MSGS))
 		return -EPROTO;

@@ -7,6 +7,9 @@
  * Messages are delivered in the order they were sent.  The sender's buffer is held until the
  * message is acked and its SEND has completed.
  *
+ * Beside the credits of the peer there is what the network takes (window_adapt.h): a window for what
+ * is sent, one for what is READ, and a budget of READs for all channels of a context.
+ *
  * Closing: CLOSE follows everything that was sent; its receiver delivers what came before,
  * answers with a CLOSE of its own, whose ack settles all, and the one that asked disconnects.
  *
@@ -20,18 +23,20 @@
 #include "context.h"
 #include "pool.h"
 #include "window.h"
+#include "window_adapt.h"
 
 #define XR_CHANNEL_EAGER	4096u
 #define XR_CHANNEL_FRAGMENT	65536u
 #define XR_CHANNEL_MAGIC	0x58524348u	/* "XRCH", changes with the layout */
-#define XR_CHANNEL_VERSION	1u
+#define XR_CHANNEL_VERSION	2u
 
 enum xr_msg_type { XR_MSG_EAGER = 1, XR_MSG_ANNOUNCE, XR_MSG_ACK, XR_MSG_CLOSE };
 
-/* Flags of a header; of data only. */
+/* Flags of a header; of data only, but for the last. */
 #define XR_MSG_TRACE		1u	/* a trace id follows the header */
 #define XR_MSG_REQUEST		2u
 #define XR_MSG_RESPONSE		4u
+#define XR_MSG_ECE		8u	/* what this end received met congestion */
 
 #define XR_MSG_TRACE_LEN	16u
 #define XR_MSG_EAGER_MAX	(32u + XR_MSG_TRACE_LEN + XR_CHANNEL_EAGER)
@@ -72,14 +77,15 @@ struct xr_out {			/* a message between send and settled */
 	struct xr_buf buf;	/* header, and the payload unless that lies in mem; none: the device copied it */
 	struct xrdma_mem *mem;
 	const void *data;
-	uint64_t id, len;
-	uint32_t imm, rkey;
+	uint64_t id, len, at;	/* at: ns, when it went; 0: not measured */
+	uint32_t imm, rkey, wire;	/* wire: bytes of its SEND */
 	uint8_t flags;
 	uint8_t trace[XR_MSG_TRACE_LEN];
 };
 
 struct xr_in {			/* a receive, and the message that came in it */
 	struct xr_buf buf;	/* none: by reference */
+	struct xr_buf copy;	/* what came by reference and has to wait */
 	const uint8_t *data;
 	uint32_t len, ref;
 	struct xr_msg_hdr h;	/* checked private copies: what is by reference may change */
@@ -97,6 +103,7 @@ struct xr_call {		/* a request without an answer yet */
 
 #define XR_CALL_BUCKETS	64u
 #define XR_ONE_MAX	16u	/* one-sided operations under way */
+#define XR_READ_MAX	16u	/* fragments under way */
 
 struct xr_one {
 	struct xrdma_mem *mem;
@@ -147,6 +154,12 @@ struct xrdma_channel {
 	struct xr_buf rd;
 	uint64_t rd_posted, rd_got;
 	uint32_t rd_out, rd_max;
+	uint64_t rd_at[XR_READ_MAX];
+	uint32_t rd_first;	/* oldest one of them, by number */
+
+	/* what the network takes: SENDs, READs */
+	struct xr_adapt tx, rx;
+	uint8_t ece;		/* the peer is to be told of congestion */
 
 	/* rpc.c */
 	struct xr_call **calls;	/* XR_CALL_BUCKETS, at the first request */
@@ -189,6 +202,18 @@ int xr_channel_post_recv(struct xrdma_channel *ch, uint32_t index);
 void xr_channel_early(struct xrdma_channel *ch);
 /* Gives back what a message in the send ring holds. */
 void xr_channel_release(struct xrdma_channel *ch, struct xr_out *o);
+/* --- channel_flow.c: what the network takes --- */
+
+/* ns, or 0 where round trips are no signal and nobody needs to know. */
+uint64_t xr_channel_now(const struct xrdma_channel *ch);
+/* 1 when so many bytes may go; otherwise somebody sees to it when they may. */
+int xr_channel_may(struct xrdma_channel *ch, struct xr_adapt *a, uint64_t len);
+void xr_channel_sent(struct xrdma_channel *ch, const struct xr_out *o, const struct xr_wc *wc);
+/* READs the message at arr_head: 1 when it is all here. */
+int xr_channel_fetch(struct xrdma_channel *ch, const struct xr_msg_hdr *h, const struct xr_msg_where *w);
+void xr_channel_fetched(struct xrdma_channel *ch, uint32_t len, const struct xr_wc *wc);
+/* Whoever waits for the budget of the context goes on. */
+void xr_channel_turns(struct xrdma_context *ctx);
 /* Nothing happens: says what others may wait for although it is not due. */
 void xr_channel_idle(struct xrdma_channel *ch);
 
@@ -218,5 +243,7 @@ void xr_onesided_end(struct xrdma_channel *ch);
 void xr_keepalive(struct xrdma_context *ctx);
 /* The option changed. */
 int xr_keepalive_set(struct xrdma_context *ctx);
+/* The context's timer for whatever comes first: the next look, or a channel that is held back. */
+int xr_keepalive_timer(struct xrdma_context *ctx);
 
 #endif

@@ -45,11 +45,19 @@ int xr_channel_post_recv(struct xrdma_channel *ch, uint32_t i)
 	return ops(ch)->post_recv(ch->qp, &wr);
 }
 
+/* The device has its memory back. */
+static void in_let_go(struct xrdma_channel *ch, struct xr_in *in)
+{
+	if (in->ref)
+		ops(ch)->recv_release(ch->qp, in->ref);
+	in->ref = 0;
+}
+
 static void ch_repost(struct xrdma_channel *ch, uint32_t i)
 {
-	if (ch->in[i].ref)
-		ops(ch)->recv_release(ch->qp, ch->in[i].ref);
-	ch->in[i].ref = 0;
+	in_let_go(ch, &ch->in[i]);
+	if (ch->in[i].copy.addr)
+		xr_pool_put(&ch->ctx->pool, &ch->in[i].copy);
 	if (ch->state != XR_CH_DEAD && xr_channel_post_recv(ch, i))
 		xr_channel_fail(ch, -EIO);
 }
@@ -59,7 +67,8 @@ static void ch_repost(struct xrdma_channel *ch, uint32_t i)
 static void hdr_fill(const struct xrdma_channel *ch, void *to, enum xr_msg_type type, uint32_t seq)
 {
 	struct xr_msg_hdr h = { .version = XR_CHANNEL_VERSION, .type = (uint8_t)type, .seq = seq,
-				.ack = ch->win.rcv_done, .ctl = ch->win.ctl_got };
+				.flags = ch->ece ? XR_MSG_ECE : 0, .ack = ch->win.rcv_done,
+				.ctl = ch->win.ctl_got };
 
 	memcpy(to, &h, sizeof(h));
 }
@@ -69,7 +78,7 @@ static void hdr_said(struct xrdma_channel *ch)
 {
 	xr_window_ack(&ch->win);
 	xr_window_ctl_ack(&ch->win);
-	ch->owes = 0;
+	ch->owes = ch->ece = 0;
 }
 
 /* 1: it is out. 0: its buffers are all under way, try again when one has completed. */
@@ -96,7 +105,7 @@ static uint32_t data_head(const struct xrdma_channel *ch, uint8_t *to, const str
 	struct xr_msg_hdr h;
 
 	hdr_fill(ch, &h, o->len > XR_CHANNEL_EAGER ? XR_MSG_ANNOUNCE : XR_MSG_EAGER, seq);
-	h.flags = o->flags;
+	h.flags |= o->flags;
 	h.imm = o->imm;
 	h.id = o->id;
 	h.len = o->len;
@@ -107,15 +116,24 @@ static uint32_t data_head(const struct xrdma_channel *ch, uint8_t *to, const str
 	return HDR + XR_MSG_TRACE_LEN;
 }
 
-static void data_sent(struct xrdma_channel *ch, const struct xr_out *o)
+static void data_sent(struct xrdma_channel *ch, struct xr_out *o, uint32_t wire)
 {
+	o->at = xr_channel_now(ch);
+	o->wire = wire;
+	xr_adapt_sent(&ch->tx, o->at, wire);
 	hdr_said(ch);
 	ch->stats.msgs_sent++;
 	ch->stats.bytes_sent += o->len;
 }
 
-/* The message at snd_nxt has its credit and goes. */
-static void ch_data(struct xrdma_channel *ch, struct xr_out *o)
+/* Bytes that the network is to carry for its SEND, the trace id aside. */
+static uint32_t data_wire(const struct xr_out *o)
+{
+	return o->len > XR_CHANNEL_EAGER ? LARGE_HDR : HDR + (uint32_t)o->len;
+}
+
+/* The message at snd_nxt has its credit and goes.  0: it does not, the channel ends. */
+static int ch_data(struct xrdma_channel *ch, struct xr_out *o)
 {
 	int large = o->len > XR_CHANNEL_EAGER, r;
 	struct xr_send_wr wr = { .wr_id = XR_WR_ID(XR_WR_ID_DATA, 0), .op = XR_WR_SEND };
@@ -126,13 +144,16 @@ static void ch_data(struct xrdma_channel *ch, struct xr_out *o)
 		r = ops(ch)->mw_bind(ch->qp, o->mem ? o->mem->mr : o->buf.mr, (void *)(uintptr_t)o->data,
 				     o->len, XR_ACCESS_REMOTE_READ, &o->rkey);
 		if (r) {
+			/* in ERR the first completion says why */
+			if (ch->qp->state == XR_QPS_ERR)
+				return 0;
 			xr_warn("a message cannot be opened to the peer: error %d", -r);
 			xr_channel_fail(ch, -EIO);
-			return;
+			return 0;
 		}
 	}
 	if (xr_window_send(&ch->win, o->len, &seq))
-		return;
+		return 0;
 	head = data_head(ch, o->buf.addr, o, seq);
 	if (large) {
 		struct xr_msg_where w = { .addr = (uintptr_t)o->data, .rkey = o->rkey };
@@ -144,8 +165,9 @@ static void ch_data(struct xrdma_channel *ch, struct xr_out *o)
 	sge[1] = (struct xr_sge){ (void *)(uintptr_t)o->data, (uint32_t)o->len, o->buf.mr->lkey };
 	wr.sge = sge;
 	wr.nsge = large || !o->len ? 1 : 2;
-	data_sent(ch, o);
+	data_sent(ch, o, wr.nsge == 1 ? head : head + (uint32_t)o->len);
 	xr_channel_post(ch, &wr);
+	return 1;
 }
 
 /* Small, nothing before it, and a device that copies: no buffer.  0: it is out. */
@@ -158,13 +180,14 @@ static int ch_data_inline(struct xrdma_channel *ch, struct xr_out *o)
 	uint32_t seq;
 
 	if (o->len > XR_CHANNEL_EAGER || ch->ctx->caps.max_inline < XR_MSG_EAGER_MAX ||
-	    ch->win.snd_nxt != ch->queued || !xr_window_open(&ch->win, o->len))
+	    ch->win.snd_nxt != ch->queued || !xr_window_open(&ch->win, o->len) ||
+	    !xr_adapt_open(&ch->tx, xr_channel_now(ch), data_wire(o)))
 		return -EAGAIN;
 	sge[0].len = data_head(ch, head, o, ch->win.snd_nxt);
 	if (ops(ch)->post_send(ch->qp, &wr))
 		return -EAGAIN;
 	o->data = NULL;
-	data_sent(ch, o);
+	data_sent(ch, o, sge[0].len + (uint32_t)o->len);
 	return xr_window_send(&ch->win, o->len, &seq);
 }
 
@@ -173,9 +196,9 @@ static void ch_pump(struct xrdma_channel *ch)
 	while (ch_usable(ch) && !ch->close_sent && ch->win.snd_nxt != ch->queued) {
 		struct xr_out *o = &ch->out[ch->win.snd_nxt & ch->out_mask];
 
-		if (!xr_window_open(&ch->win, o->len))
+		if (!xr_window_open(&ch->win, o->len) || !xr_channel_may(ch, &ch->tx, data_wire(o)) ||
+		    !ch_data(ch, o))
 			break;
-		ch_data(ch, o);
 	}
 }
 
@@ -316,6 +339,24 @@ static int in_parse(struct xrdma_channel *ch, struct xr_in *in)
 	return 0;
 }
 
+/*
+ * The memory of the device is a ring, in which READs of this end need room as well: nothing that has to
+ * wait for them may stay in there, else two ends could wait for each other.
+ */
+static void in_settle(struct xrdma_channel *ch, struct xr_in *in)
+{
+	if (!in->ref)
+		return;
+	if (in->h.type == XR_MSG_EAGER) {
+		/* nothing is before it, so it is delivered now; or no memory, so it has to stay */
+		if (ch->arr_head == ch->arr_tail || xr_pool_get(&ch->ctx->pool, XR_MSG_EAGER_MAX, &in->copy))
+			return;
+		memcpy(in->copy.addr, in->payload, in->h.len);
+		in->payload = in->copy.addr;
+	}
+	in_let_go(ch, in);
+}
+
 /* A message arrived in receive i. Everything in it is the peer's word. */
 static void ch_receive(struct xrdma_channel *ch, uint32_t i)
 {
@@ -328,6 +369,11 @@ static void ch_receive(struct xrdma_channel *ch, uint32_t i)
 	if (h->version != XR_CHANNEL_VERSION || ch->close_seen || xr_window_acked(&ch->win, h->ack) < 0 ||
 	    xr_window_ctl_acked(&ch->win, h->ctl))
 		goto nonsense;
+	if (h->flags & XR_MSG_ECE) {
+		h->flags &= (uint8_t)~XR_MSG_ECE;
+		ch->stats.marked++;
+		xr_adapt_acked(&ch->tx, 0, 0, 1);
+	}
 	switch (h->type) {
 	case XR_MSG_ACK:
 	case XR_MSG_CLOSE:
@@ -343,6 +389,7 @@ static void ch_receive(struct xrdma_channel *ch, uint32_t i)
 	case XR_MSG_ANNOUNCE:
 		if (in_parse(ch, in) || xr_window_receive(&ch->win, h->seq, h->len))
 			goto nonsense;
+		in_settle(ch, in);
 		ch->arrived[ch->arr_tail++ & ch->arr_mask] = i;
 		break;
 	default:
@@ -363,38 +410,6 @@ void xr_channel_early(struct xrdma_channel *ch)
 	ch->arr_tail = ch->arr_head;
 	for (i = 0; i < n && ch_usable(ch); i++)
 		ch_receive(ch, ch->arrived[at++ & ch->arr_mask]);
-}
-
-/* 1: it is all here. */
-static int ch_read(struct xrdma_channel *ch, const struct xr_msg_hdr *h, const struct xr_msg_where *w)
-{
-	int r;
-
-	if (!ch->rd.addr) {
-		r = xr_pool_get(&ch->ctx->pool, h->len, &ch->rd);
-		if (r == -ENOBUFS) {
-			ch->ctx->starved = 1;
-			return 0;
-		}
-		if (r) {
-			xr_channel_fail(ch, r);
-			return 0;
-		}
-		ch->rd_posted = ch->rd_got = 0;
-	}
-	while (ch->rd_posted < h->len && ch->rd_out < ch->rd_max && ch_usable(ch)) {
-		uint64_t left = h->len - ch->rd_posted;
-		struct xr_sge sge = { ch->rd.addr + ch->rd_posted,
-				      left < XR_CHANNEL_FRAGMENT ? (uint32_t)left : XR_CHANNEL_FRAGMENT,
-				      ch->rd.mr->lkey };
-		struct xr_send_wr wr = { .wr_id = XR_WR_ID(XR_WR_ID_FETCH, sge.len), .op = XR_WR_READ, .sge = &sge,
-					 .nsge = 1, .raddr = w->addr + ch->rd_posted, .rkey = w->rkey };
-
-		ch->rd_posted += sge.len;
-		ch->rd_out++;
-		xr_channel_post(ch, &wr);
-	}
-	return ch->rd_got == h->len;
 }
 
 /* To the program: as an answer, or as a message. */
@@ -438,10 +453,12 @@ static void ch_deliver(struct xrdma_channel *ch)
 		/* nobody wants it any more: one that is being read is read to its end */
 		if (in->h.type == XR_MSG_ANNOUNCE) {
 			if (!ch->silent || ch->rd.addr) {
-				if (!ch_read(ch, &in->h, &in->where))
+				if (!xr_channel_fetch(ch, &in->h, &in->where))
 					return;
 				data = ch->rd.addr;
 				ch->stats.fetched++;
+			} else {
+				xr_budget_forget(&ch->ctx->budget, &ch->rx);
 			}
 			/* its sender keeps memory for it */
 			ch->owes = ch->ctx->owing = 1;
@@ -529,21 +546,21 @@ void xr_channel_complete(struct xrdma_channel *ch, const struct xr_wc *wc)
 		ch->in[i].data = wc->data;
 		ch->in[i].len = wc->len;
 		ch->in[i].ref = wc->ref;
+		ch->ece |= (wc->flags & XR_WC_ECN) != 0;
 		if (ch->state == XR_CH_OPENING)
 			ch->arrived[ch->arr_tail++ & ch->arr_mask] = i;
 		else
 			ch_receive(ch, i);
 		break;
 	case XR_WR_ID_DATA:
-		ch->completed++;
+		xr_channel_sent(ch, &ch->out[ch->completed++ & ch->out_mask], wc);
 		ch_release(ch);
 		break;
 	case XR_WR_ID_CTL:
 		ch->ctl_done++;
 		break;
 	case XR_WR_ID_FETCH:
-		ch->rd_out--;
-		ch->rd_got += XR_WR_ARG(wc->wr_id);
+		xr_channel_fetched(ch, XR_WR_ARG(wc->wr_id), wc);
 		break;
 	case XR_WR_ID_ONE:
 		xr_onesided_done(ch);
@@ -553,4 +570,6 @@ void xr_channel_complete(struct xrdma_channel *ch, const struct xr_wc *wc)
 		break;
 	}
 	xr_channel_progress(ch);
+	if (XR_WR_KIND(wc->wr_id) == XR_WR_ID_FETCH)
+		xr_channel_turns(ch->ctx);
 }

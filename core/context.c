@@ -9,6 +9,7 @@
 #include "channel.h"
 #include "context.h"
 #include "log.h"
+#include "mem.h"
 
 #define BATCH	32
 #define ROUNDS	256	/* of one xr_context_event: the program has other descriptors too */
@@ -45,6 +46,8 @@ int xr_context_create(struct xrdma_context **out, const char *device,
 		[XRDMA_OPT_POOL_BYTES] = 256u << 20,
 		[XRDMA_OPT_KEEPALIVE_MS] = 2000,
 		[XRDMA_OPT_KEEPALIVE_PROBES] = 3,
+		[XRDMA_OPT_QUEUE_US] = 8,
+		[XRDMA_OPT_FETCH_BYTES] = 64u << 20,
 	};
 	struct xrdma_context *ctx;
 	int r, i;
@@ -69,6 +72,10 @@ int xr_context_create(struct xrdma_context **out, const char *device,
 	/* where a probe needs the peer's CPU it proves nothing, and the device knows who died */
 	if (!ctx->caps.passive)
 		ctx->option[XRDMA_OPT_KEEPALIVE_MS] = ctx->option[XRDMA_OPT_KEEPALIVE_PROBES] = 0;
+	/* nor does a round trip say anything about a network then */
+	if (!ctx->caps.passive)
+		ctx->option[XRDMA_OPT_QUEUE_US] = 0;
+	xr_context_flow(ctx);
 	ctx->byref = ctx->caps.max_byref >= XR_MSG_EAGER_MAX;
 	r = ctx->ops->pd_alloc(ctx->dev, &ctx->pd);
 	if (r)
@@ -154,6 +161,21 @@ uint64_t xr_context_max_msg(const struct xrdma_context *ctx)
 	return ctx->option[XRDMA_OPT_MAX_MSG] < most ? ctx->option[XRDMA_OPT_MAX_MSG] : most;
 }
 
+void xr_context_flow(struct xrdma_context *ctx)
+{
+	struct xr_adapt_params p = {
+		.floor = XR_CHANNEL_EAGER, .start = ctx->option[XRDMA_OPT_FETCH_BYTES],
+		.ceiling = ctx->option[XRDMA_OPT_FETCH_BYTES], .unit = XR_CHANNEL_EAGER,
+		.target = (uint32_t)ctx->option[XRDMA_OPT_QUEUE_US] * 1000,
+	};
+
+	if (p.target)
+		p.start = XR_CHANNEL_FRAGMENT;
+	/* the options are within bounds, so it cannot fail */
+	xr_adapt_init(&ctx->fetch, &p);
+	xr_budget_init(&ctx->budget, p.start);
+}
+
 static int context_complete(struct xrdma_context *ctx)
 {
 	struct xr_wc wc[BATCH];
@@ -212,6 +234,18 @@ static void context_reap(struct xrdma_context *ctx)
 	}
 }
 
+/* Channels that were held back by time. */
+static void context_pace(struct xrdma_context *ctx)
+{
+	struct xrdma_channel *ch;
+
+	if (xr_now_ns() < ctx->pace)
+		return;
+	ctx->pace = 0;
+	for (ch = ctx->channels; ch; ch = ch->next)
+		xr_channel_progress(ch);
+}
+
 int xr_context_poll(struct xrdma_context *ctx)
 {
 	struct xrdma_channel *ch;
@@ -238,7 +272,10 @@ int xr_context_poll(struct xrdma_context *ctx)
 		for (ch = ctx->channels; ch; ch = ch->next)
 			xr_channel_progress(ch);
 	}
+	if (xr_unlikely(ctx->pace))
+		context_pace(ctx);
 	context_reap(ctx);
+	xr_channel_turns(ctx);
 	ctx->polling = 0;
 	return n;
 }
@@ -260,7 +297,10 @@ int xr_context_event(struct xrdma_context *ctx)
 		/* arm, look again, and only then sleep: what came in between does not ring */
 		ctx->ops->cq_arm(ctx->cq);
 		ctx->rounds = 0;
-		if (!xr_context_poll(ctx))
+		if (!xr_context_poll(ctx)) {
+			if (xr_keepalive_timer(ctx))
+				return 1;
 			return 0;
+		}
 	}
 }

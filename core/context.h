@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include "fabric.h"
 #include "pool.h"
+#include "window_adapt.h"
 #include "xrdma.h"
 
 #define XR_CONTEXT_CQE	16384u
@@ -46,10 +47,15 @@ struct xrdma_context {
 	uint8_t starved;	/* a channel waits for a buffer */
 	uint8_t owing;		/* a channel has something to say when nothing else happens */
 	uint8_t byref;		/* messages are delivered where the device has them */
+	uint8_t rnr_retry;	/* of queue pairs: 0 */
 	uint32_t rounds;
-	int timer;		/* for keepalive, in epoll */
+	int timer;		/* for keepalive and for pauses, in epoll */
+	uint64_t timer_at;	/* ns: what it is set to */
 	uint64_t keepalive;	/* ns: when to look after the channels again; 0: never */
 	struct xrdma_mem *mems;
+	struct xr_budget budget;	/* READs of all channels */
+	struct xr_adapt fetch;	/* what the network takes of them */
+	uint64_t pace;		/* ns: when a channel that was held back may go on; 0: none */
 	uint64_t out_bytes;	/* buffers of messages that are not settled */
 	struct xrdma_channel *channels;
 	struct xr_listener *listeners;
@@ -64,6 +70,8 @@ int xr_context_destroy(struct xrdma_context *ctx);
 int xr_context_poll(struct xrdma_context *ctx);
 /* Polls until nothing happens and arms: 0; 1 when that takes too long. */
 int xr_context_event(struct xrdma_context *ctx);
+/* The budget of READs as the options say; before there is a channel. */
+void xr_context_flow(struct xrdma_context *ctx);
 /* Bytes of one message that this end takes. */
 uint64_t xr_context_max_msg(const struct xrdma_context *ctx);
 

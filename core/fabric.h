@@ -166,6 +166,8 @@ enum xr_wc_status {
 };
 
 #define XR_WC_WITH_IMM	1u
+#define XR_WC_ECN	2u	/* what came, or what a READ brought, met congestion on its way */
+#define XR_WC_RNR	4u	/* a send that the receiver was not ready for at first */
 
 struct xr_wc {
 	uint64_t wr_id;

@@ -82,6 +82,7 @@ static int shm_close(struct xr_dev *dev)
 		free(e);
 	}
 	dev_close_fds(d);
+	shm_fault_end(d);
 	free(d->keys);
 	free(d->qps);
 	free(d->qp_gen);
@@ -248,6 +249,10 @@ static void dev_timer(struct shm_dev *d)
 			continue;
 		if (q->rnr_deadline && q->rnr_deadline < at)
 			at = q->rnr_deadline;
+		if (q->tx_hold && q->tx_hold < at)
+			at = q->tx_hold;
+		if (q->rx_hold && q->rx_hold < at)
+			at = q->rx_hold;
 		starved |= q->starved;
 	}
 	if (starved && xr_now_ns() + SHM_STARVED_NS < at)
@@ -261,7 +266,7 @@ static void dev_timer(struct shm_dev *d)
 
 static int dev_needs_time(const struct shm_qp *q)
 {
-	return q->rnr_deadline || q->starved;
+	return q->rnr_deadline || q->starved || q->tx_hold || q->rx_hold;
 }
 
 /*

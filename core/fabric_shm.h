@@ -12,6 +12,7 @@
  *	fabric_shm_exec.c	responder's half
  *	fabric_shm_cm.c		connection management
  *	fabric_shm_peer.c	the control connection to another process
+ *	fabric_shm_fault.c	faults, for tests (fabric_shm_fault.h)
  *
  * Locking: none, a device has one user at a time (fabric.h).
  */
@@ -70,6 +71,10 @@ struct shm_cq {
 	uint8_t armed;
 };
 
+/* Of shm_swr.flags, beside XR_SEND_*: what its completion says. */
+#define SHM_SEND_RNR	0x80000000u
+#define SHM_SEND_ECN	0x40000000u
+
 /* Positions in queues are counters that run on; they are masked to index. */
 struct shm_swr {
 	uint64_t wr_id, raddr;
@@ -92,6 +97,14 @@ struct shm_rwr {
 struct shm_read {
 	uint64_t raddr;
 	uint32_t rkey, len, off;
+};
+
+/* What a fault does to one request. */
+struct shm_fate {
+	uint32_t seq;		/* position in the send queue, plus 1; 0: none */
+	uint32_t tries;		/* drops */
+	uint64_t others;	/* reorder: what other queue pairs had sent by then */
+	uint8_t duplicate, reorder, fail;
 };
 
 enum { SHM_ROOM_NONE, SHM_ROOM_SQ, SHM_ROOM_RING };
@@ -124,6 +137,8 @@ struct shm_qp {
 	uint32_t taken;
 	uint32_t reads, read_next;
 	uint8_t starved;	/* waits for a chunk that another QP holds */
+	uint64_t tx_hold, rx_hold;	/* faults: nothing is sent, executed before */
+	struct shm_fate fate;	/* of the request at the head of those not sent */
 	uint8_t bell_due;	/* published and not yet told */
 	uint8_t want_room;	/* a post was turned away: SHM_ROOM_*, what it lacked */
 	uint8_t err;		/* status of the first send that fails */
@@ -145,6 +160,7 @@ struct shm_qp {
 	uint32_t msg_len;		/* bytes of the message that is arriving */
 	uint8_t in_msg;
 	uint8_t rnr_told;
+	uint32_t fault_seq;		/* the slot that the dice were thrown for, plus 1 */
 	uint8_t stalled;		/* on a full completion queue */
 	struct shm_read rd[SHM_MAX_RD];
 	uint32_t rd_head, rd_done;
@@ -192,6 +208,36 @@ struct shm_zombie {
 	struct xr_shm_tx tx[2];
 };
 
+#define SHM_CM_MAGIC	0x78724d43u	/* changes with the layout of messages */
+#define SHM_CM_VERSION	1u
+
+enum shm_cm_type {
+	SHM_CM_HELLO = 1, SHM_CM_REQ, SHM_CM_REP, SHM_CM_RTU, SHM_CM_REJ,
+	SHM_CM_DISC,	/* src in ERR: slots from `slot` on were not sent; status XR_WC_* */
+	SHM_CM_CANCEL,	/* src takes its request back */
+	SHM_CM_GONE,	/* src will not look at dst's directions again */
+	SHM_CM_NUDGE,	/* dst has something to do (a doorbell was lost) */
+};
+
+/* One message on the control connection; host order, one machine. */
+struct shm_cm_msg {
+	uint32_t magic;
+	uint16_t version, type;
+	uint32_t src, dst;
+	uint64_t off[2];
+	int32_t status;
+	uint32_t slot;
+	uint32_t data_len;
+	char name[XR_ADDR_NAME + 3];
+	uint8_t data[256];
+};
+
+/* A message that the control connection did not take at once. */
+struct shm_late {
+	struct shm_late *next;
+	struct shm_cm_msg m;
+};
+
 struct shm_peer {
 	struct shm_peer *next;
 	struct shm_dev *dev;
@@ -206,6 +252,8 @@ struct shm_peer {
 	struct xr_shm_link *link;
 	struct shm_qp *qps;
 	struct shm_zombie *zombies;
+	struct shm_late *late, **late_tail;
+	uint32_t nlate;
 };
 
 struct shm_event {
@@ -232,6 +280,7 @@ struct shm_dev {
 	int cq_epoll, cq_event, cq_timer;
 	int cm_epoll, cm_event, cm_timer;
 	uint64_t cm_deadline;
+	struct shm_fault *fault;	/* NULL: none */
 };
 
 static inline struct shm_dev *shm_dev(struct xr_dev *d)
@@ -325,8 +374,22 @@ void shm_doorbell(struct shm_qp *q, struct xr_shm_tx *tx);
 
 int shm_execute(struct shm_qp *q);
 int shm_respond(struct shm_qp *q);
+/* Tells the sender that there is no receive for slot req_seq, once. */
+int shm_exec_rnr(struct shm_qp *q);
 /* Tells the sender how far this end is. */
 void shm_rx_advance(struct shm_qp *q);
+
+/* --- fabric_shm_fault.c --- */
+
+/* Our own request w, at the head of those not sent: 1 when it is not to go now. */
+int shm_fault_send(struct shm_qp *q, struct shm_swr *w);
+/* It went. */
+void shm_fault_sent(struct shm_qp *q);
+/* Slot req_seq of the peer: 1 when it is not to be executed now. */
+int shm_fault_execute(struct shm_qp *q, int send);
+/* 1: it came with a mark. */
+int shm_fault_marks(struct shm_qp *q);
+void shm_fault_end(struct shm_dev *d);
 
 /* --- fabric_shm_cm.c --- */
 
@@ -352,30 +415,6 @@ uint64_t shm_cm_expire(struct shm_dev *d, uint64_t now);
 /* The peer came up, or will not: what waited for it goes on. */
 void shm_cm_peer_up(struct shm_peer *p);
 void shm_cm_peer_dead(struct shm_peer *p, int error);
-
-#define SHM_CM_MAGIC	0x78724d43u	/* changes with the layout of messages */
-#define SHM_CM_VERSION	1u
-
-enum shm_cm_type {
-	SHM_CM_HELLO = 1, SHM_CM_REQ, SHM_CM_REP, SHM_CM_RTU, SHM_CM_REJ,
-	SHM_CM_DISC,	/* src in ERR: slots from `slot` on were not sent; status XR_WC_* */
-	SHM_CM_CANCEL,	/* src takes its request back */
-	SHM_CM_GONE,	/* src will not look at dst's directions again */
-	SHM_CM_NUDGE,	/* dst has something to do (a doorbell was lost) */
-};
-
-/* One message on the control connection; host order, one machine. */
-struct shm_cm_msg {
-	uint32_t magic;
-	uint16_t version, type;
-	uint32_t src, dst;
-	uint64_t off[2];
-	int32_t status;
-	uint32_t slot;
-	uint32_t data_len;
-	char name[XR_ADDR_NAME + 3];
-	uint8_t data[256];
-};
 
 void shm_cm_message(struct shm_peer *p, const struct shm_cm_msg *m);
 

@@ -75,7 +75,7 @@ int shm_respond(struct shm_qp *q)
 
 /* --- executing the peer's requests ------------------------------------------------- */
 
-static int exec_rnr(struct shm_qp *q)
+int shm_exec_rnr(struct shm_qp *q)
 {
 	if (!q->rnr_told && !exec_nak(q, SHM_NAK_RNR, q->req_seq))
 		q->rnr_told = 1;
@@ -120,7 +120,7 @@ static int exec_send(struct shm_qp *q, const struct xr_msg *m)
 		return EXEC_FAILED;
 	}
 	if (q->rq_done == q->rq_head)
-		return exec_rnr(q);
+		return shm_exec_rnr(q);
 	if (last && !shm_cq_room(cq)) {
 		q->stalled = 1;
 		return EXEC_STALL;
@@ -156,6 +156,8 @@ static int exec_send(struct shm_qp *q, const struct xr_msg *m)
 	wc.len = w->addr ? q->msg_len : m->len;
 	wc.flags = m->flags & XR_SLOT_IMM ? XR_WC_WITH_IMM : 0;
 	wc.imm = m->flags & XR_SLOT_IMM ? (uint32_t)m->arg : 0;
+	if (xr_unlikely(shm_dev(q->qp.dev)->fault) && shm_fault_marks(q))
+		wc.flags |= XR_WC_ECN;
 	shm_cq_push(cq, &wc);
 	q->rq_done++;
 	return wc.ref ? EXEC_HELD : EXEC_DONE;
@@ -168,7 +170,7 @@ static int exec_write(struct shm_qp *q, const struct xr_msg *m)
 
 	if (m->op == XR_OP_WRITE_IMM) {
 		if (q->rq_done == q->rq_head)
-			return exec_rnr(q);
+			return shm_exec_rnr(q);
 		if (!shm_cq_room(cq)) {
 			q->stalled = 1;
 			return EXEC_STALL;
@@ -259,6 +261,10 @@ int shm_execute(struct shm_qp *q)
 		r = xr_shm_msg_look(&q->req_rx, q->req_seq, &m);
 		if (r <= 0)
 			break;
+		if (xr_unlikely(shm_dev(q->qp.dev)->fault) && shm_fault_execute(q, m.op == XR_OP_SEND)) {
+			r = 0;
+			break;
+		}
 		r = exec_slot(q, &m);
 		if (r == EXEC_STALL || r == EXEC_FAILED)
 			break;

@@ -138,10 +138,23 @@ int shm_sq_emit(struct shm_qp *q)
 		}
 		if ((w->flags & XR_SEND_FENCE) && q->reads)
 			break;
+		if (xr_unlikely(shm_dev(q->qp.dev)->fault) && shm_fault_send(q, w)) {
+			if (w->status)
+				continue;
+			break;
+		}
 		r = emit_wr(q, w);
 		if (r) {
 			q->starved = r == -ENOBUFS;
 			break;
+		}
+		if (xr_unlikely(shm_dev(q->qp.dev)->fault)) {
+			/* a device that is broken so must not harm: the same slot once more */
+			if (q->fate.duplicate && w->op == XR_WR_SEND && w->len <= XR_CHUNK) {
+				w->moved = 0;
+				emit_piece(q, w, w->len);
+			}
+			shm_fault_sent(q);
 		}
 		q->sq_sent++;
 	}
@@ -190,6 +203,8 @@ static void io_read_data(struct shm_qp *q, const struct xr_msg *m)
 		skip = 0;
 	}
 	w->moved += m->len;
+	if (xr_unlikely(shm_dev(q->qp.dev)->fault) && shm_fault_marks(q))
+		w->flags |= SHM_SEND_ECN;
 	if (last) {
 		w->done = 1;
 		q->reads--;
@@ -213,6 +228,9 @@ static void io_refused(struct shm_qp *q, const struct xr_msg *m)
 	if (seq - q->req_tx.done >= q->req_tx.head - q->req_tx.done ||
 	    xr_shm_msg_taken(&q->req_tx, &q->taken, seq + 1))
 		return;
+	shm_sq_complete(q);
+	if (q->sq_done != q->sq_sent)
+		q->sq[q->sq_done & q->sq_mask].flags |= SHM_SEND_RNR;
 	if (q->attr.rnr_retry == 7)
 		return;
 	q->rnr_seq = seq;
@@ -363,7 +381,7 @@ int shm_qp_arm(struct shm_qp *q)
 		shm_rx_advance(q);
 	xr_shm_rx_arm(&q->req_rx, SHM_WAITER);
 	xr_shm_rx_arm(&q->resp_rx, SHM_WAITER);
-	if (xr_shm_msg_look(&q->req_rx, q->req_seq, &m) && !q->rnr_told &&
+	if (xr_shm_msg_look(&q->req_rx, q->req_seq, &m) && !q->rnr_told && !q->rx_hold &&
 	    q->rd_head - q->rd_done < SHM_MAX_RD)
 		return 1;
 	if (xr_shm_msg_look(&q->resp_rx, q->resp_seq, &m) && q->sq_done != q->sq_sent)

@@ -22,6 +22,7 @@
 #define PEER_BACKLOG	128
 #define PEER_KNOCK_NS	5000000ull	/* until the next try at a full backlog */
 #define PEER_ACCEPTS	16		/* strangers let in per round */
+#define PEER_LATE	16384u		/* messages that wait for a peer to read: four for every queue pair */
 
 int shm_watch(int epoll, int fd, void *object, enum shm_watched kind)
 {
@@ -74,6 +75,68 @@ int shm_peer_listen(struct shm_dev *d, struct shm_id *id)
 	return r;
 }
 
+static void peer_watch_out(struct shm_peer *p, int on)
+{
+	struct epoll_event e = { .events = EPOLLIN | (on ? EPOLLOUT : 0) };
+
+	e.data.u64 = (uintptr_t)p | SHM_WATCH_PEER;
+	/* it is in there since it was connected */
+	epoll_ctl(p->dev->cm_epoll, EPOLL_CTL_MOD, p->sock, &e);
+}
+
+/* Many connections begin or end at once: what the socket does not take follows. */
+static int peer_late(struct shm_peer *p, const struct shm_cm_msg *m)
+{
+	struct shm_late *l = p->nlate < PEER_LATE ? malloc(sizeof(*l)) : NULL;
+
+	if (!l) {
+		shm_peer_die(p, -ETIMEDOUT);
+		return -ENOTCONN;
+	}
+	l->next = NULL;
+	l->m = *m;
+	if (!p->late) {
+		p->late_tail = &p->late;
+		peer_watch_out(p, 1);
+	}
+	*p->late_tail = l;
+	p->late_tail = &l->next;
+	p->nlate++;
+	return 0;
+}
+
+static void peer_late_free(struct shm_peer *p)
+{
+	while (p->late) {
+		struct shm_late *l = p->late;
+
+		p->late = l->next;
+		free(l);
+	}
+	p->nlate = 0;
+}
+
+static void peer_late_send(struct shm_peer *p)
+{
+	struct shm_late *l;
+
+	while ((l = p->late) && p->state == SHM_PEER_UP) {
+		ssize_t n = xr_unix_send(p->sock, &l->m, sizeof(l->m), NULL, 0);
+
+		if (n == -EAGAIN || n == -ENOBUFS)
+			return;
+		if (n != (ssize_t)sizeof(l->m)) {
+			shm_peer_die(p, -ECONNRESET);
+			return;
+		}
+		p->late = l->next;
+		p->nlate--;
+		free(l);
+		if (!p->late)
+			peer_watch_out(p, 0);
+	}
+}
+
 int shm_peer_send(struct shm_peer *p, struct shm_cm_msg *m, enum shm_cm_type type)
 {
 	ssize_t n;
@@ -83,13 +146,11 @@ int shm_peer_send(struct shm_peer *p, struct shm_cm_msg *m, enum shm_cm_type typ
 	m->magic = SHM_CM_MAGIC;
 	m->version = SHM_CM_VERSION;
 	m->type = (uint16_t)type;
-	n = xr_unix_send(p->sock, m, sizeof(*m), NULL, 0);
+	n = p->late ? -EAGAIN : xr_unix_send(p->sock, m, sizeof(*m), NULL, 0);
 	if (n == (ssize_t)sizeof(*m))
 		return 0;
-	/* a peer that lets hundreds of messages lie is as good as dead; a dead one shows as EOF */
-	if (n == -EAGAIN || n == -ENOBUFS)
-		shm_peer_die(p, -ETIMEDOUT);
-	return -ENOTCONN;
+	/* a dead one shows as EOF */
+	return (n == -EAGAIN || n == -ENOBUFS) && !peer_late(p, m) ? 0 : -ENOTCONN;
 }
 
 static int peer_hello(struct shm_peer *p, int ctl)
@@ -130,6 +191,7 @@ void shm_peer_die(struct shm_peer *p, int error)
 	if (p->state == SHM_PEER_HELLO && !p->caller)
 		p->dev->strangers--;
 	p->state = SHM_PEER_DEAD;
+	peer_late_free(p);
 	if (p->sock >= 0)
 		close(p->sock);
 	p->sock = -1;
@@ -143,6 +205,7 @@ void shm_peer_die(struct shm_peer *p, int error)
 
 static void peer_free(struct shm_peer *p)
 {
+	peer_late_free(p);
 	while (p->zombies) {
 		struct shm_zombie *z = p->zombies;
 
@@ -405,6 +468,7 @@ void shm_peer_progress(struct shm_dev *d)
 
 		switch (ev[i].data.u64 & 3) {
 		case SHM_WATCH_PEER:
+			peer_late_send(object);
 			peer_read(object);
 			break;
 		case SHM_WATCH_LISTENER:

@@ -274,7 +274,7 @@ void shm_qp_fail(struct shm_qp *q, enum xr_wc_status status)
 	/* the status belongs to a send that is outstanding now, not to one posted later */
 	q->flushing = q->sq_done == q->sq_head;
 	q->err = (uint8_t)status;
-	q->rnr_deadline = 0;
+	q->rnr_deadline = q->tx_hold = q->rx_hold = 0;
 	q->starved = 0;
 	shm_key_drop_qp(d, q);
 	if (q->peer && q->peer->state == SHM_PEER_UP && q->peer_num && !q->gone) {
@@ -388,7 +388,7 @@ int shm_post_send(struct xr_qp *qp, const struct xr_send_wr *wr)
 	w->raddr = wr->raddr;
 	w->rkey = wr->rkey;
 	w->op = wr->op;
-	w->flags = wr->flags;
+	w->flags = wr->flags & (XR_SEND_SIGNALED | XR_SEND_INLINE | XR_SEND_FENCE | XR_SEND_MORE);
 	w->imm = wr->imm;
 	w->len = (uint32_t)len;
 	w->moved = 0;
@@ -407,12 +407,15 @@ int shm_post_send(struct xr_qp *qp, const struct xr_send_wr *wr)
 	if (w->flags & XR_SEND_INLINE) {
 		if (q->sq_sent != q->sq_head)
 			shm_sq_emit(q);
+		/* a request that a fault is for is not copied: it goes the other way */
 		if (q->sq_sent != q->sq_head || ((w->flags & XR_SEND_FENCE) && q->reads) ||
-		    shm_emit_inline(q, w)) {
+		    (xr_unlikely(shm_dev(qp->dev)->fault) && shm_fault_send(q, w)) || shm_emit_inline(q, w)) {
 			q->want_room = SHM_ROOM_RING;
 			shm_activate(q);
 			return -EAGAIN;
 		}
+		if (xr_unlikely(shm_dev(qp->dev)->fault))
+			shm_fault_sent(q);
 		q->sq_sent = ++q->sq_head;
 	} else {
 		for (i = 0; i < wr->nsge; i++)
@@ -487,6 +490,8 @@ static void sq_push(struct shm_qp *q, const struct shm_swr *w, enum xr_wc_status
 	struct xr_wc wc = { .wr_id = w->wr_id, .qp = &q->qp, .status = status,
 			    .op = (enum xr_wr_op)w->op, .len = w->len };
 
+	if (xr_unlikely(w->flags & (SHM_SEND_RNR | SHM_SEND_ECN)))
+		wc.flags = (w->flags & SHM_SEND_RNR ? XR_WC_RNR : 0) | (w->flags & SHM_SEND_ECN ? XR_WC_ECN : 0);
 	shm_cq_push(shm_cq(q->qp.send_cq), &wc);
 }
 

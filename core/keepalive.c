@@ -38,12 +38,14 @@ static void keepalive_look(struct xrdma_channel *ch, uint64_t limit)
 	}
 }
 
-static int keepalive_timer(struct xrdma_context *ctx)
+int xr_keepalive_timer(struct xrdma_context *ctx)
 {
-	struct itimerspec it = {
-		.it_value = { (time_t)(ctx->keepalive / 1000000000u), (long)(ctx->keepalive % 1000000000u) },
-	};
+	uint64_t at = ctx->pace && (!ctx->keepalive || ctx->pace < ctx->keepalive) ? ctx->pace : ctx->keepalive;
+	struct itimerspec it = { .it_value = { (time_t)(at / 1000000000u), (long)(at % 1000000000u) } };
 
+	if (at == ctx->timer_at)
+		return 0;
+	ctx->timer_at = at;
 	return timerfd_settime(ctx->timer, TFD_TIMER_ABSTIME, &it, NULL) ? -errno : 0;
 }
 
@@ -53,7 +55,7 @@ int xr_keepalive_set(struct xrdma_context *ctx)
 
 	/* off: a deadline of zero disarms the timer, too */
 	ctx->keepalive = ms ? xr_now_ns() + ms * 1000000u : 0;
-	return keepalive_timer(ctx);
+	return xr_keepalive_timer(ctx);
 }
 
 void xr_keepalive(struct xrdma_context *ctx)
@@ -66,6 +68,6 @@ void xr_keepalive(struct xrdma_context *ctx)
 	for (ch = ctx->channels; ch; ch = ch->next)
 		keepalive_look(ch, ctx->option[XRDMA_OPT_KEEPALIVE_PROBES]);
 	ctx->keepalive = now + ctx->option[XRDMA_OPT_KEEPALIVE_MS] * 1000000u;
-	if (keepalive_timer(ctx))
+	if (xr_keepalive_timer(ctx))
 		xr_error("keepalive has lost its timer");
 }

@@ -188,7 +188,7 @@ static void adapt_grow(struct xr_adapt *a, uint64_t len)
 {
 	uint64_t step = ((uint64_t)a->p.unit << Q) / STEP << a->calm, most = a->window / MOST, add;
 
-	if (!a->limited || adapt_recovers(a))
+	if (!a->limited || a->window >= a->p.ceiling << Q || adapt_recovers(a))
 		return;
 	/* per round, a half at most; of it the share of the window that this ack stands for */
 	if (step > a->window / 2)

@@ -28,6 +28,8 @@ int xrdma_set_option(struct xrdma_context *ctx, enum xrdma_option option, uint64
 		[XRDMA_OPT_KEEPALIVE_MS] = { 0, 3600000 },
 		[XRDMA_OPT_KEEPALIVE_PROBES] = { 0, 100 },
 		[XRDMA_OPT_COPY] = { 0, 1 },
+		[XRDMA_OPT_QUEUE_US] = { 0, 1000000 },
+		[XRDMA_OPT_FETCH_BYTES] = { 65536, XR_WINDOW_MAX_BYTES },
 	};
 
 	if ((unsigned int)option >= XRDMA_OPT_COUNT || value < range[option].least ||
@@ -38,15 +40,21 @@ int xrdma_set_option(struct xrdma_context *ctx, enum xrdma_option option, uint64
 			return -EBUSY;
 		ctx->pool.budget = value;
 	}
+	if ((option == XRDMA_OPT_QUEUE_US || option == XRDMA_OPT_FETCH_BYTES) && ctx->pool.used)
+		return -EBUSY;
 	ctx->option[option] = value;
 	if (option == XRDMA_OPT_KEEPALIVE_MS)
 		return xr_keepalive_set(ctx);
+	if (option == XRDMA_OPT_QUEUE_US || option == XRDMA_OPT_FETCH_BYTES)
+		xr_context_flow(ctx);
 	ctx->byref = !ctx->option[XRDMA_OPT_COPY] && ctx->caps.max_byref >= XR_MSG_EAGER_MAX;
 	return 0;
 }
 
 int xrdma_listen(struct xrdma_context *ctx, const char *name)
 {
+	/* requests are answered as they come, but a thousand may come between two rounds */
+	static const struct xr_listen_attr attr = { .backlog = 4096 };
 	struct xr_addr addr = { .family = XR_AF_SHM };
 	struct xr_listener *l;
 	int r;
@@ -57,7 +65,7 @@ int xrdma_listen(struct xrdma_context *ctx, const char *name)
 	l = calloc(1, sizeof(*l));
 	if (!l)
 		return -ENOMEM;
-	r = ctx->ops->cm_listen(ctx->dev, &addr, NULL, &l->id);
+	r = ctx->ops->cm_listen(ctx->dev, &addr, &attr, &l->id);
 	if (r) {
 		free(l);
 		return r;
@@ -170,6 +178,10 @@ void xrdma_get_channel_stats(const struct xrdma_channel *ch, struct xrdma_channe
 	stats->queued_msgs = ch->queued - ch->win.snd_nxt;
 	stats->peer_msgs = ch->win.snd_msgs;
 	stats->peer_bytes = ch->win.snd_bytes;
+	stats->net_bytes = xr_adapt_window(&ch->tx);
+	stats->net_fetch_bytes = xr_adapt_window(&ch->rx);
+	stats->cuts = ch->tx.cuts_rtt + ch->tx.cuts_ecn + ch->tx.cuts_rnr + ch->rx.cuts_rtt + ch->rx.cuts_ecn;
+	stats->rtt_ns = ch->tx.srtt;
 }
 
 void xrdma_set_user(struct xrdma_channel *ch, void *user)

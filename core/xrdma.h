@@ -108,14 +108,20 @@ enum xrdma_option {
 	XRDMA_OPT_KEEPALIVE_MS,	/* probe what was silent so long, milliseconds: 0 (never)..3600000 */
 	XRDMA_OPT_KEEPALIVE_PROBES, /* intervals without an answer that end a channel: 0 (none does)..100 */
 	XRDMA_OPT_COPY,		/* 1: messages are delivered from memory of this end alone; 0..1, 0 */
+	/*
+	 * Microseconds of queue in the network that are aimed at, 0 (round trips say nothing)..1000000; 8, on
+	 * shm 0. It bounds what is under way beside the windows that peers grant.
+	 */
+	XRDMA_OPT_QUEUE_US,
+	XRDMA_OPT_FETCH_BYTES,	/* what is READ at once, over all channels: 65536..2^31, 64 MiB */
 	XRDMA_OPT_COUNT
 };
 
 /*
  * The keepalive options hold at once, all others for channels that are made afterwards. Preset for
  * keepalive are 2000 ms and 3 probes, on the shm device 0 and 0: there the kernel tells who died, and a
- * peer that computes is not dead. -EINVAL: unknown or out of range; -EBUSY: POOL_BYTES once there was a
- * channel. The context's thread.
+ * peer that computes is not dead. -EINVAL: unknown or out of range; -EBUSY: POOL_BYTES, QUEUE_US and
+ * FETCH_BYTES once there was a channel. The context's thread.
  */
 int xrdma_set_option(struct xrdma_context *ctx, enum xrdma_option option, uint64_t value);
 
@@ -236,6 +242,11 @@ struct xrdma_channel_stats {
 	uint64_t unacked_msgs, unacked_bytes;		/* gauges: on the way or not yet processed */
 	uint64_t queued_msgs;		/* gauge: waiting for credit */
 	uint64_t peer_msgs, peer_bytes;	/* what the peer grants */
+	uint64_t net_bytes, net_fetch_bytes;	/* gauges: what the network is thought to take, SENDs and READs */
+	uint64_t held;			/* times that something waited for that */
+	uint64_t marked, rnr;		/* signals of congestion, and receivers that were not ready */
+	uint64_t cuts;			/* times that net_bytes or net_fetch_bytes were made smaller */
+	uint64_t rtt_ns;		/* smoothed, from post to completion; 0: not measured (QUEUE_US 0) */
 };
 
 /* Never fails. The context's thread. */

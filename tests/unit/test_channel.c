@@ -186,6 +186,20 @@ static void full_windows_both_ways(void **state)
 	assert_true(refused > 10);
 }
 
+/* READs of both ends need room that small messages behind the large one must not keep. */
+static void large_before_many_small_both_ways(void **state)
+{
+	struct side *side[2] = { &a, &b };
+	uint32_t i, k;
+
+	(void)state;
+	connect_both();
+	for (i = 0; i < 2; i++)
+		for (k = 0; k < 128; k++)
+			assert_int_equal(say(side[i], k, k ? 4096 : BIG, NULL), 0);
+	wait_for(a.got == 128 && b.got == 128);
+}
+
 static void registered_memory(void **state)
 {
 	struct xrdma_msg m = { .data = data, .len = 100000, .imm = 100000 };
@@ -458,6 +472,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(every_size_and_back, start, stop),
 		cmocka_unit_test_setup_teardown(full_windows_both_ways, start, stop),
+		cmocka_unit_test_setup_teardown(large_before_many_small_both_ways, start, stop),
 		cmocka_unit_test_setup_teardown(registered_memory, start, stop),
 		cmocka_unit_test_setup_teardown(closing_delivers_what_was_sent, start, stop),
 		cmocka_unit_test_setup_teardown(both_close, start, stop),
