@@ -19,10 +19,11 @@
  * and how a large send is published every 16 KiB.
  *
  * `consumed` is the one word both ends write: the receiver advances it by
- * compare-and-swap, and either end may set FROZEN in it.  Once frozen nothing is
- * consumed from this direction again, and the sender replays from that very byte
- * on the kernel socket.  That is the whole of retreat on this fabric, and it needs
- * no answer from the other end.
+ * compare-and-swap, and either end may set FROZEN in it.  Once frozen `consumed` stays,
+ * and the sender replays from that very byte on the kernel socket.  That is the whole
+ * of retreat on this fabric, and it needs no answer from the other end.  A receiver that
+ * maps the segment need not wait for the replay: it reads on in the ring, whose content is
+ * final, and throws the same number of bytes away when they come over the socket.
  *
  * Trust: the receiver validates all it reads (sequence, lengths, offsets); the
  * sender keeps lengths and offsets of what it retains in its own memory and reads
@@ -201,6 +202,8 @@ struct xr_shm_rx {
 	uint32_t frozen;
 	uint32_t sealed;		/* frozen by this end, with [seq, end) still to be read here */
 	uint32_t end_seq, end_byte;
+	uint32_t replayed;		/* frozen by the sender: the rest is read here all the same ... */
+	uint64_t late;			/* ... and so many bytes of it come once more, on the socket */
 };
 
 struct xr_view {
@@ -274,8 +277,11 @@ int xr_shm_rx_peek_from(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte, str
 void xr_shm_rx_take(struct xr_shm_rx *rx, const struct xr_view *v, size_t n);
 
 /*
- * Makes what was taken final.  -ESTALE: the direction was frozen before, all that
- * was taken since the last commit is undone and must be forgotten by the caller.
+ * Makes what was taken final.  When the sender froze the direction before, it replays what
+ * was taken: `late` says how much of the socket's stream is then to be thrown away.  What
+ * was readable so stays readable.  -ESTALE: frozen by this end's family, or overwritten by a
+ * peer that scribbles: all that was taken since the last commit is undone and must be
+ * forgotten by the caller.
  */
 int xr_shm_rx_commit(struct xr_shm_rx *rx);
 
@@ -298,10 +304,12 @@ void xr_shm_rx_ready(struct xr_shm_rx *rx);
 int xr_shm_rx_seal(struct xr_shm_rx *rx);
 
 /*
- * Receiver's freeze: the sender replays from the first byte not yet read; the caller must
- * wake it.  Undoes a seal; -ESTALE when the sender has acted on that already.
+ * Receiver's freeze: the sender replays from the first byte not yet read (when it froze
+ * first: `late` bytes before that); the caller must wake it.  Undoes a seal; -ESTALE when
+ * the sender has acted on that already.
  */
 int xr_shm_rx_freeze(struct xr_shm_rx *rx);
+/* 1: frozen, and nothing is left to be read here. */
 int xr_shm_rx_is_frozen(struct xr_shm_rx *rx);
 
 /* Payload bytes readable now (walks the ring; for FIONREAD and statistics). */

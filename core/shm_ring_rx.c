@@ -83,6 +83,11 @@ static int rx_next(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte, struct x
 
 	if (xr_likely(!rx->frozen))
 		return rx_look(rx, seq, byte, v);
+	if (rx->replayed) {
+		/* all that there is was published before the freeze */
+		r = rx_look(rx, seq, byte, v);
+		return r ? r : -ESTALE;
+	}
 	if (!rx->sealed || (*seq == rx->end_seq && *byte == rx->end_byte))
 		return -ESTALE;
 	r = rx_look(rx, seq, byte, v);
@@ -122,6 +127,12 @@ int xr_shm_rx_commit(struct xr_shm_rx *rx)
 
 	if (want == old)
 		return 0;
+	if (xr_unlikely(rx->replayed)) {
+		rx->late += rx->pending;
+		rx->got += rx->pending;
+		rx->pending = 0;
+		return 0;
+	}
 	if (xr_unlikely(rx->sealed)) {
 		/* the shared word says the end already; the position is this family's own */
 		rx->got += rx->pending;
@@ -135,8 +146,12 @@ int xr_shm_rx_commit(struct xr_shm_rx *rx)
 		rx->pending = 0;
 		return 0;
 	}
-	/* frozen, or a peer that scribbles: either way nothing more comes from here */
 	rx->frozen = 1;
+	if (old == (rx->committed | XR_FROZEN | XR_REPLAYING)) {
+		rx->replayed = 1;
+		return xr_shm_rx_commit(rx);
+	}
+	/* frozen for a reader without hooks, or a peer that scribbles: nothing more comes from here */
 	rx->seq = XR_CONSUMED_SEQ(rx->committed);
 	rx->byte = XR_CONSUMED_BYTE(rx->committed);
 	rx->pending = 0;
@@ -235,6 +250,12 @@ int xr_shm_rx_freeze(struct xr_shm_rx *rx)
 		rx->sealed = 0;
 		return 0;
 	}
+	xr_shm_rx_is_frozen(rx);
+	if (rx->replayed) {
+		/* the sender does the same; the socket is to be read from behind what is late */
+		rx->pending = 0;
+		return 0;
+	}
 	atomic_fetch_or(&rx->dir->consumed, XR_FROZEN);
 	rx->frozen = 1;
 	rx->seq = XR_CONSUMED_SEQ(rx->committed);
@@ -250,13 +271,27 @@ int xr_shm_rx_is_frozen(struct xr_shm_rx *rx)
 {
 	if (rx->sealed)
 		return rx->seq == rx->end_seq && rx->byte == rx->end_byte;
-	if (!rx->frozen && (xr_load_acquire(&rx->dir->consumed) & XR_FROZEN)) {
+	if (!rx->frozen) {
+		/* acquire: with REPLAYING all that the sender has published is visible */
+		uint64_t c = xr_load_acquire(&rx->dir->consumed);
+
+		if (xr_likely(!(c & XR_FROZEN)))
+			return 0;
 		rx->frozen = 1;
-		rx->seq = XR_CONSUMED_SEQ(rx->committed);
-		rx->byte = XR_CONSUMED_BYTE(rx->committed);
-		rx->pending = 0;
+		rx->replayed = c == (rx->committed | XR_FROZEN | XR_REPLAYING);
+		if (!rx->replayed) {
+			rx->seq = XR_CONSUMED_SEQ(rx->committed);
+			rx->byte = XR_CONSUMED_BYTE(rx->committed);
+			rx->pending = 0;
+		}
 	}
-	return rx->frozen != 0;
+	if (rx->replayed) {
+		uint32_t seq = rx->seq, byte = rx->byte;
+		struct xr_view v;
+
+		return rx_look(rx, &seq, &byte, &v) == 0;
+	}
+	return 1;
 }
 
 uint64_t xr_shm_rx_readable(struct xr_shm_rx *rx)

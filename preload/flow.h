@@ -9,8 +9,12 @@
  * Directions are independent.  Receive direction:
  *
  *	RX_TCP --ready--> RX_READY --START(N) seen--> RX_DRAIN --N bytes read--> RX_RING
- *	                                                                            |
- *	RX_TCP <------- kernel socket carries it from the frozen byte <---freeze----+
+ *	  ^                   |                                                   |   |
+ *	  |                   +--frozen before START                sealed, frozen|   |frozen by
+ *	  |                   v                    by us; read to the end of it   |   |the sender;
+ *	  +-------------------+<--------------------------------------------------+   |read to the
+ *	  |                                                                           |end of it
+ *	  +<--what was read here has come again and is thrown away-- RX_SKIP <--------+
  *
  * Send direction:
  *
@@ -49,7 +53,7 @@
 #define XR_PATH_TX	4u	/* writes go through xr_flow_send */
 #define XR_PATH_FABRIC	(XR_PATH_RX | XR_PATH_TX)
 
-enum xr_rx_state { XR_RX_TCP, XR_RX_READY, XR_RX_DRAIN, XR_RX_RING };
+enum xr_rx_state { XR_RX_TCP, XR_RX_READY, XR_RX_DRAIN, XR_RX_RING, XR_RX_SKIP };
 enum xr_tx_state { XR_TX_TCP, XR_TX_RING, XR_TX_REPLAY };
 
 enum xr_flow_role { XR_FLOW_UNSET, XR_FLOW_CONNECT, XR_FLOW_ACCEPT };
@@ -282,6 +286,12 @@ uint32_t xr_flow_tx_poll(struct xr_flow *f, int fd);
  * flow.  Called after the direction's state was set, under its lock.
  */
 void xr_flow_leave(struct xr_flow *f);
+
+/*
+ * rx_lock held: throws away what comes over the socket of bytes that were read from the ring.
+ * 0: none are missing any more (state RX_TCP), -EAGAIN, or what the socket says instead.
+ */
+int xr_flow_rx_skip(struct xr_flow *f, int fd);
 
 /* Asks the kernel socket whether the peer lives; takes rx_lock (tx_lock may be held). */
 void xr_flow_rx_look(struct xr_flow *f, int fd);

@@ -88,6 +88,24 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 	return r;
 }
 
+#define CLOSE_PATIENCE	1000000000u	/* ns that a peer which does not act may hold up a close */
+
+/*
+ * Bytes that the program has read, and that come once more over the socket, must not be
+ * found unread there by the kernel: it would reset the connection.  rx_lock held.
+ */
+static void close_skip(struct xr_flow *f, int fd)
+{
+	uint64_t end = xr_now_ns() + CLOSE_PATIENCE;
+
+	while (f->rx.late && xr_flow_rx_skip(f, fd) == -EAGAIN && xr_now_ns() < end) {
+		struct pollfd p = { .fd = fd, .events = POLLIN };
+		struct timespec ts = { 0, 10000000 };
+
+		xr_sys5(SYS_ppoll, &p, 1, &ts, 0, 8);
+	}
+}
+
 /*
  * What close() leaves to do on the fabric for a flow that this process alone holds.
  * Unread data means RST, as on TCP: the peer reads what it has, then ECONNRESET.
@@ -102,6 +120,8 @@ static void close_sole(struct xr_flow *f, int fd)
 
 	if (!xr_lock(&f->rx_lock)) {
 		unread = f->rx_state == XR_RX_RING && !f->rx_end && xr_shm_rx_readable(&f->rx);
+		if (!unread && (f->rx_state == XR_RX_RING || f->rx_state == XR_RX_SKIP))
+			close_skip(f, fd);
 		f->rx_state = XR_RX_TCP;
 		xr_unlock(&f->rx_lock);
 	}
@@ -119,7 +139,7 @@ static void close_sole(struct xr_flow *f, int fd)
 			xr_flow_tx_start_replay(f, XR_REASON_RETREAT_REQUESTED);
 	}
 	if (f->tx_state == XR_TX_REPLAY) {
-		uint64_t end = xr_now_ns() + 1000000000u;
+		uint64_t end = xr_now_ns() + CLOSE_PATIENCE;
 
 		/*
 		 * The rest of a replay must be in the kernel before the descriptor goes.  A peer
@@ -217,7 +237,7 @@ static int retreat(struct xr_flow *f, int fd, enum xr_reason why, int seal, uint
 {
 	uint64_t end = wait_ns ? xr_now_ns() + wait_ns : 0;
 	uint32_t waiter = 0;
-	int r = 0, froze = 0;
+	int r = 0, late = 0, froze = 0;
 
 	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
 		return 0;
@@ -240,14 +260,16 @@ static int retreat(struct xr_flow *f, int fd, enum xr_reason why, int seal, uint
 		if (!xr_shm_rx_seal(&f->rx) && xr_shm_rx_is_frozen(&f->rx))
 			f->rx_state = XR_RX_TCP;
 	} else if (f->rx_state != XR_RX_TCP) {
-		if (xr_shm_rx_freeze(&f->rx)) {
+		if (f->rx_state != XR_RX_SKIP && xr_shm_rx_freeze(&f->rx)) {
 			/* sealed before, and the sender went on behind the seal: they stay here */
 			xr_error("unread bytes of a flow cannot be handed over");
 			xr_stats_add(XR_STAT_INTERNAL_ERRORS, 1);
 		}
-		f->rx_state = XR_RX_TCP;
 		froze = 1;
+		f->rx_state = f->rx.late ? XR_RX_SKIP : XR_RX_TCP;
 	}
+	if (f->rx_state == XR_RX_SKIP)
+		late = xr_flow_rx_skip(f, fd);
 	xr_flow_tx_start_replay(f, why);
 	xr_flow_leave(f);
 	if (f->tx_state == XR_TX_REPLAY)
@@ -260,8 +282,10 @@ static int retreat(struct xr_flow *f, int fd, enum xr_reason why, int seal, uint
 			xr_shm_link_notify(f->link, waiter, f->peer_cookie);
 		close_tell_sender(f);
 	}
-	while (r == -EAGAIN && end && xr_now_ns() < end) {
-		struct pollfd p = { .fd = fd, .events = POLLOUT };
+	/* what is late matters only to a reader who would not know it for what it is */
+	while ((r == -EAGAIN || (late == -EAGAIN && !seal)) && end && xr_now_ns() < end) {
+		struct pollfd p = { .fd = fd, .events = (short)((r ? POLLOUT : 0) |
+								(late ? POLLIN : 0)) };
 		struct timespec ts = { 0, 10000000 };
 
 		xr_unlock(&f->tx_lock);
@@ -272,6 +296,15 @@ static int retreat(struct xr_flow *f, int fd, enum xr_reason why, int seal, uint
 			r = xr_flow_tx_push_replay(f, fd);
 		else
 			r = 0;
+		if (late && !xr_lock(&f->rx_lock)) {
+			late = f->rx_state == XR_RX_SKIP ? xr_flow_rx_skip(f, fd) : 0;
+			xr_unlock(&f->rx_lock);
+		}
+	}
+	if (late == -EAGAIN && !seal) {
+		xr_error("bytes that were read will be found again on a flow that is handed over");
+		xr_stats_add(XR_STAT_INTERNAL_ERRORS, 1);
+		r = -EAGAIN;
 	}
 	xr_unlock(&f->tx_lock);
 	/* who sleeps here waits for what may come another way now */

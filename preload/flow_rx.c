@@ -101,11 +101,31 @@ static int rx_take_start(struct xr_flow *f, const struct xr_view *v)
 	return 0;
 }
 
-/* The direction is frozen: the kernel socket carries the rest. */
+/* The direction is frozen and read to its end: the kernel socket carries the rest. */
 static void rx_to_tcp(struct xr_flow *f)
 {
+	if (f->rx.late) {
+		f->rx_state = XR_RX_SKIP;
+		return;
+	}
 	f->rx_state = XR_RX_TCP;
 	xr_flow_leave(f);
+}
+
+int xr_flow_rx_skip(struct xr_flow *f, int fd)
+{
+	while (f->rx.late) {
+		size_t n = f->rx.late < 1u << 30 ? (size_t)f->rx.late : 1u << 30;
+		/* MSG_TRUNC: tcp(7) discards instead of copying */
+		ssize_t r = xr_sys6(SYS_recvfrom, fd, NULL, n, MSG_TRUNC | MSG_DONTWAIT, NULL, NULL);
+
+		if (r <= 0)
+			return r ? (int)r : -ENODATA;
+		f->rx.late -= (uint64_t)r;
+		atomic_fetch_add_explicit(&f->tcp_rx, (uint64_t)r, memory_order_relaxed);
+	}
+	rx_to_tcp(f);
+	return 0;
 }
 
 /*
@@ -186,6 +206,15 @@ static ssize_t rx_tcp(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, i
 	return n;
 }
 
+/* Behind what is thrown away, if that has all come. */
+static ssize_t rx_skipped(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, int flags)
+{
+	int r = xr_flow_rx_skip(f, fd);
+
+	/* the end of a peer that died while it replayed: all it had sent was read */
+	return !r ? rx_tcp(f, fd, d, len, flags) : r == -ENODATA ? 0 : r;
+}
+
 /* The ring is empty, END was not seen, and the kernel says that the peer is gone. */
 static ssize_t rx_peer_gone(struct xr_flow *f, int fd, struct rx_dst *d, int flags)
 {
@@ -193,7 +222,7 @@ static ssize_t rx_peer_gone(struct xr_flow *f, int fd, struct rx_dst *d, int fla
 
 	if (xr_shm_rx_is_frozen(&f->rx)) {
 		rx_to_tcp(f);
-		return rx_tcp(f, fd, d, 1, flags);
+		return rx_skipped(f, fd, d, 1, flags);
 	}
 	n = xr_flow_take_error(f);
 	if (n)
@@ -218,14 +247,22 @@ static void rx_maybe_fin(struct xr_flow *f, int fd)
 #define RX_NONE		((ssize_t)-EAGAIN)
 #define RX_MOVED	((ssize_t)-EREMOTEIO)	/* internal: look again, another source */
 
+/* Makes what was taken final; how much of it was not, because the direction froze before. */
+static size_t rx_commit(struct xr_flow *f)
+{
+	size_t pending = f->rx.pending;
+
+	return xr_shm_rx_commit(&f->rx) ? pending : 0;
+}
+
 /* From the ring: > 0 bytes, 0 EOF, RX_NONE, or an error. */
 static ssize_t rx_ring(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, int flags)
 {
 	uint32_t seq = f->rx.seq, byte = f->rx.byte;
 	struct rx_dst start = *d;
-	size_t done = 0;
+	size_t done = 0, lost = 0;
 	struct xr_view v;
-	int r;
+	int r = 0;
 
 	if (f->rx_end)
 		return 0;
@@ -267,25 +304,19 @@ static ssize_t rx_ring(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 		xr_shm_rx_take(&f->rx, &v, n);
 		/* a large read lets go of each chunk as it goes, so that the sender can go on */
 		if (n >= XR_PUBLISH && done < len) {
-			size_t before = f->rx.pending;
-
-			if (xr_shm_rx_commit(&f->rx)) {
-				done -= before;
-				r = -ESTALE;
+			lost = rx_commit(f);
+			if (lost)
 				break;
-			}
 		}
 	}
-	if (done && !(flags & MSG_PEEK)) {
-		size_t pending = f->rx.pending;
-
-		if (xr_shm_rx_commit(&f->rx)) {
-			/* frozen first: what was copied will come over TCP again */
-			done -= pending;
-			*d = start;
-			dst_copy(d, NULL, done, 1);
-			r = -ESTALE;
-		}
+	if (!lost && done && !(flags & MSG_PEEK))
+		lost = rx_commit(f);
+	if (lost) {
+		/* what was copied and not committed comes over TCP again, to the same place */
+		done -= lost;
+		*d = start;
+		dst_copy(d, NULL, done, 1);
+		r = -ESTALE;
 	}
 	if (done)
 		return (ssize_t)done;
@@ -366,7 +397,7 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 	case XR_RX_RING:
 		n = rx_ring(f, fd, d, len, flags);
 		if (xr_unlikely(n == RX_MOVED))
-			return rx_tcp(f, fd, d, len, flags);
+			return rx_skipped(f, fd, d, len, flags);
 		if (n > 0 && !(flags & MSG_PEEK))
 			rx_stats(f, (size_t)n, len);
 		if (xr_likely(n != RX_NONE))
@@ -378,10 +409,12 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 			/* the peer's memory is final once its FIN shows: look once more */
 			n = rx_ring(f, fd, d, len, flags);
 			if (n == RX_MOVED)
-				return rx_tcp(f, fd, d, len, flags);
+				return rx_skipped(f, fd, d, len, flags);
 			return n == RX_NONE ? rx_peer_gone(f, fd, d, flags) : n;
 		}
 		return f->rx_shut ? 0 : RX_NONE;
+	case XR_RX_SKIP:
+		return rx_skipped(f, fd, d, len, flags);
 	default:
 		return rx_tcp(f, fd, d, len, flags);
 	}
@@ -468,6 +501,8 @@ long xr_flow_inq(struct xr_flow *f, int fd)
 		if (!n)
 			n = inq;
 	}
+	if (f->rx_state == XR_RX_SKIP && n >= 0)
+		n = (uint64_t)n > f->rx.late ? n - (long)f->rx.late : 0;
 	if (n >= 0 && (f->rx_state == XR_RX_RING || f->rx_state == XR_RX_DRAIN))
 		n += (long)xr_shm_rx_readable(&f->rx);
 	xr_unlock(&f->rx_lock);
@@ -486,6 +521,10 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 	switch (xr_load_relaxed(&f->rx_state)) {
 	case XR_RX_RING:
 		break;
+	case XR_RX_SKIP:
+		if (xr_flow_rx_skip(f, fd) == -EAGAIN)
+			return xr_ksock_poll(fd, POLLRDHUP);
+		/* fall through */
 	case XR_RX_TCP:
 		if (!(xr_load_acquire(&f->path) & XR_PATH_RX))
 			return UINT32_MAX;

@@ -37,7 +37,7 @@ def find(*names):
         if os.path.exists(p):
             return p
     raise FileNotFoundError("%s not found below %s: set XRDMA_BUILD and run make there, then "
-                            "make check-programs" % (" or ".join(names), build_dir()))
+                            "make test-programs" % (" or ".join(names), build_dir()))
 
 
 def prog(name):

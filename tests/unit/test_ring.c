@@ -278,13 +278,20 @@ static void sender_freezes_and_replays(void **state)
 	assert_int_equal(put_stream(&r, 70000), 70000);
 	assert_int_equal(put_stream(&r, 30), 30);
 	assert_int_equal(get_stream(&r, 12345), 12345);
-	/* taken and not committed: undone */
+	/* taken and not committed: it stays taken, and comes again on the socket */
 	assert_int_equal(xr_shm_rx_peek(&r.rx, &v), 1);
 	xr_shm_rx_take(&r.rx, &v, 1000);
 	xr_shm_tx_freeze(&r.tx);
-	assert_int_equal(xr_shm_rx_commit(&r.rx), -ESTALE);
-	assert_int_equal(r.rx.got, 12345);
+	assert_false(xr_shm_rx_is_frozen(&r.rx));
+	assert_int_equal(xr_shm_rx_commit(&r.rx), 0);
+	assert_int_equal(r.rx.got, 13345);
+	assert_int_equal(r.rx.late, 1000);
+	/* so does what was readable */
+	assert_int_equal(xr_shm_rx_readable(&r.rx), 70030 - 13345);
+	assert_int_equal(get_stream(&r, 70030 - 13345), 70030 - 13345);
+	assert_int_equal(r.rx.late, 70030 - 12345);
 	assert_int_equal(xr_shm_rx_peek(&r.rx, &v), -ESTALE);
+	assert_true(xr_shm_rx_is_frozen(&r.rx));
 	assert_int_equal(put_stream(&r, 1), -ESTALE);
 	assert_int_equal(xr_shm_tx_control(&r.tx, XR_OP_END, 0), -ESTALE);
 	assert_int_equal(xr_shm_tx_unconsumed(&r.tx), 70030 - 12345);
@@ -379,12 +386,14 @@ static void duel_receive(struct duel *d)
 			break;
 		}
 		if (k == 0) {
+			if (xr_shm_rx_is_frozen(rx))
+				break;
 			if (!rng_below(&g, 16))
 				xr_shm_rx_arm(rx, 3);
 			sched_yield();
 		}
 	}
-	xr_store_relaxed(&d->got, rx->got);
+	xr_store_relaxed(&d->got, rx->got - rx->late);
 	/* release: the findings before the word that says they are final */
 	xr_store_release(&d->ops, ops + 1);
 }

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Connections are taken to TCP and let go at random instants, thousands of times: no byte is lost,
+repeated or misplaced, nothing hangs. The load is one of the end-to-end tests', in many I/O styles.
+"""
+import os
+import random
+
+import pytest
+
+import harness
+
+M = 1 << 20
+TOTAL = int(os.environ.get("XRT_RETREATS") or 10000)
+# (server, client): how each end waits for its turn
+STYLES = [("threads", "threads"), ("epollet", "epoll"), ("poll", "select"), ("threads", "epollet"),
+          ("epoll", "threads"), ("oneshot", "poll"), ("select", "epollet"), ("ppoll", "oneshot")]
+BACK_AT_ONCE = {"XRDMA_RETURN_AFTER": "0"}
+
+
+def run_once(env, seed, style, size=24 * M, conns=6, mean=400):
+    rng = random.Random(seed)
+    args = ["--seed=%d" % seed, "--conns=%d" % conns, "--c2s=%d" % size, "--s2c=%d" % size,
+            "--seg=%d" % rng.choice([700, 5000, 65536, 200000]), "--proto=duplex",
+            "--io=%s" % rng.choice(["send", "iov", "msg", "rw", "peek"])]
+    s = env.start("server", [harness.prog("xrt"), "server", "--wait=" + style[0], *args])
+    c = env.start("client", [harness.prog("xrt"), "client", "--wait=" + style[1],
+                             "--port=%d" % s.json()["port"], *args])
+    force = env.start(None, [harness.find("tests/retreat/xrforce"), env.stats, str(seed), str(mean),
+                             "stop:%d" % s.pid, "stop:%d" % c.pid])
+    try:
+        rc, rs = c.json(60), s.json(60)
+    finally:
+        # also what it has stopped goes on
+        force.p.stdin.close()
+        done = force.json(10)
+        force.wait()
+    note = "seed %d, styles %s\nserver: %s\nclient: %s\n%s\n%s" % (
+        seed, style, rs, rc, s.describe(), c.describe())
+    assert rs["op"] is None and rc["op"] is None, note
+    assert (s.wait(), c.wait()) == (0, 0), note
+    assert rs["tx_sum"] == rc["rx_sum"] and rs["rx_sum"] == rc["tx_sum"], note
+    for p in (s, c, force):
+        p.stop()
+    return done
+
+
+@pytest.mark.modes("both")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("part", range(4))
+def test_forced_retreats(env, part):
+    """A quarter of ten thousand; XRT_RETREATS asks for another number, XRT_SEED for one seed."""
+    env.env.update(BACK_AT_ONCE)
+    base = int(os.environ.get("XRT_SEED") or random.getrandbits(40))
+    n, i = 0, 0
+    while n < TOTAL // 4:
+        done = run_once(env, base + i, STYLES[(2 * i + part) % len(STYLES)])
+        n += done["retreats"]
+        i += 1
+    print("%d retreats, first seed %d, %d runs" % (n, base, i))

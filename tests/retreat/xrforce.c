@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * usage: xrforce STATS-DIR SEED MEAN-US [stop:PID]...
+ *
+ * An operator who cannot make up his mind: takes connections of all processes below STATS-DIR
+ * to TCP and lets them go again, whole processes or single connections, at random instants
+ * MEAN-US apart, and stops and continues the processes PID for moments. Ends with standard input; then prints
+ * how many retreats the processes count.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/stats.h"
+
+#define SEGMENTS 16
+
+static struct target {
+	struct xr_stats_segment *seg;
+	size_t size;
+	char path[512];
+} target[SEGMENTS];
+static int targets;
+static uint64_t rng;
+
+static uint64_t pick(uint64_t n)
+{
+	rng ^= rng << 13;
+	rng ^= rng >> 7;
+	rng ^= rng << 17;
+	return n ? rng % n : 0;
+}
+
+static void rest(uint64_t us)
+{
+	struct timespec ts = { (time_t)(us / 1000000), (long)(us % 1000000) * 1000 };
+
+	nanosleep(&ts, NULL);
+}
+
+static void adopt(const char *path)
+{
+	struct target *t = &target[targets];
+	struct stat st;
+	int fd;
+
+	for (int i = 0; i < targets; i++)
+		if (!strcmp(target[i].path, path))
+			return;
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (targets == SEGMENTS || fd < 0)
+		return;
+	if (!fstat(fd, &st) && st.st_size > XR_STATS_FLOWS_OFF) {
+		t->size = (size_t)st.st_size;
+		t->seg = mmap(NULL, t->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		if (t->seg != MAP_FAILED && xr_load_acquire(&t->seg->h.magic) == XR_STATS_MAGIC) {
+			snprintf(t->path, sizeof(t->path), "%s", path);
+			targets++;
+		}
+	}
+	close(fd);
+}
+
+static void find(const char *base)
+{
+	char dir[200], path[500];
+	struct dirent *de;
+	DIR *d;
+
+	snprintf(dir, sizeof(dir), "%s/xrdma-%u", base, (unsigned int)geteuid());
+	d = opendir(dir);
+	while (d && (de = readdir(d))) {
+		size_t len = strlen(de->d_name);
+
+		if (de->d_name[0] == '.' || (len > 5 && !strcmp(de->d_name + len - 5, XR_STATS_BELL)))
+			continue;
+		snprintf(path, sizeof(path), "%s/%.250s", dir, de->d_name);
+		adopt(path);
+	}
+	if (d)
+		closedir(d);
+}
+
+static void tell(struct target *t)
+{
+	char bell[600];
+	int fd;
+
+	/* seq_cst: the wish is there before the number that announces it */
+	xr_fetch_add(&t->seg->h.control, 1);
+	snprintf(bell, sizeof(bell), "%s" XR_STATS_BELL, t->path);
+	fd = open(bell, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	if (write(fd, "", 1) < 0)
+		rest(1);
+	close(fd);
+}
+
+static struct xr_stats_flow *any_flow(struct target *t)
+{
+	uint32_t used = xr_load_relaxed(&t->seg->h.flows_used);
+	char *base = (char *)t->seg + XR_STATS_FLOWS_OFF;
+
+	return used ? (struct xr_stats_flow *)(base + pick(used) * sizeof(struct xr_stats_flow)) : NULL;
+}
+
+static void force(uint64_t mean)
+{
+	struct target *t = &target[pick((uint64_t)targets)];
+	struct xr_stats_flow *f = pick(2) ? any_flow(t) : NULL;
+	_Atomic uint32_t *hold = f ? &f->hold : &t->seg->h.hold;
+
+	xr_store_release(hold, 1);
+	tell(t);
+	/* often the way back is open before the retreat is over */
+	if (pick(3))
+		rest(pick(2 * mean));
+	xr_store_release(hold, 0);
+	tell(t);
+}
+
+int main(int argc, char **argv)
+{
+	struct pollfd in = { STDIN_FILENO, POLLIN, 0 };
+	uint64_t retreats = 0, upgrades = 0, mean;
+
+	if (argc < 4)
+		return 2;
+	rng = strtoull(argv[2], NULL, 0) * 2654435761u + 88172645463325252u;
+	mean = strtoull(argv[3], NULL, 0);
+	for (uint64_t n = 0; !poll(&in, 1, 0); n++) {
+		if (n % 64 == 0 || !targets)
+			find(argv[1]);
+		if (targets)
+			force(mean);
+		rest(pick(2 * mean));
+		if (argc > 4 && !pick(64)) {
+			pid_t pid = atoi(strchr(argv[4 + pick((uint64_t)argc - 4)], ':') + 1);
+
+			kill(pid, SIGSTOP);
+			rest(pick(3000));
+			kill(pid, SIGCONT);
+		}
+	}
+	for (int i = 0; i < targets; i++) {
+		retreats += xr_load_relaxed(&target[i].seg->counter[XR_STAT_RETREATS]);
+		upgrades += xr_load_relaxed(&target[i].seg->counter[XR_STAT_FLOWS_UPGRADED]);
+	}
+	printf("{\"retreats\": %llu, \"upgrades\": %llu, \"processes\": %d}\n",
+	       (unsigned long long)retreats, (unsigned long long)upgrades, targets);
+	return 0;
+}
