@@ -237,6 +237,17 @@ int xr_epoll_watch(int epfd)
 	return busy;
 }
 
+/* As the kernel: what may stand beside EPOLLEXCLUSIVE, and that it cannot be set later. */
+static int ctl_is_valid(int op, const struct epoll_event *ev)
+{
+	const uint32_t ok = EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET |
+			    EPOLLEXCLUSIVE;
+
+	if (op == EPOLL_CTL_DEL || !(ev->events & EPOLLEXCLUSIVE))
+		return 1;
+	return op == EPOLL_CTL_ADD && !(ev->events & ~ok);
+}
+
 int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 {
 	struct xr_epoll *ep = xr_fd_epoll(epfd);
@@ -252,6 +263,8 @@ int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 			xr_epoll_watch(fd);
 		return r;
 	}
+	if (!ctl_is_valid(op, ev))
+		return -EINVAL;
 	if (ep && ep->gen == xr_ep_gen) {
 		r = ctl_quick(ep, op, fd, f, ev);
 		if (r != 1)

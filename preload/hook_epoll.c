@@ -41,6 +41,7 @@ static int known(int epfd)
 XR_HOOK int epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 {
 	struct xr_flow *f = xr_fd_flow(fd);
+	int r;
 
 	/* what can never move needs no record: the kernel's is all there is to know */
 	if (f && xr_flow_settled(f))
@@ -51,10 +52,11 @@ XR_HOOK int epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 			xr_fds_adopt(f, fd);
 		return (int)xr_ret(xr_epoll_ctl(epfd, op, fd, ev));
 	}
+	r = xr_real.epoll_ctl(epfd, op, fd, ev);
 	/* an epoll file that came from elsewhere watches the kernel socket alone */
-	if (f && !xr_vfork_depth && op != EPOLL_CTL_DEL)
+	if (f && !r && !xr_vfork_depth && op != EPOLL_CTL_DEL)
 		xr_flow_stay_tcp(f, fd, XR_REASON_EPOLL_EXCLUSIVE);
-	return xr_real.epoll_ctl(epfd, op, fd, ev);
+	return r;
 }
 
 static uint64_t timeout_deadline(int timeout)

@@ -116,7 +116,7 @@ static int dup_over(int fd, int newfd, int flags, int three)
 	}
 	if (xr_fd_is_ours(newfd) || xr_fd_is_ours(fd))
 		return (int)xr_ret(-EBADF);
-	e = xr_fds_dup_begin(fd, newfd <= STDERR_FILENO);
+	e = xr_fds_dup_begin(fd, newfd >= 0 && newfd <= STDERR_FILENO);
 	/* a call that fails closes nothing */
 	if (xr_fd_entry(newfd) && xr_sys3(SYS_fcntl, fd, F_GETFD, 0) >= 0 && !(flags & ~O_CLOEXEC))
 		c = xr_fds_close_begin(newfd);
