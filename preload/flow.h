@@ -317,6 +317,9 @@ static inline int xr_flow_take_error(struct xr_flow *f)
 	return xr_likely(!xr_load_relaxed(&f->err)) ? 0 : (int)xr_xchg(&f->err, 0);
 }
 
+/* The same, or that of the kernel socket: what SO_ERROR says, once. */
+int xr_flow_error(struct xr_flow *f, int fd);
+
 /* The peer's end of the flow: XR_DIR_* */
 static inline uint32_t xr_flow_peer_state(struct xr_flow *f)
 {

@@ -255,7 +255,9 @@ static int retreat(struct xr_flow *f, int fd, enum xr_reason why, int seal, uint
 		xr_stats_flow_reason(f->st, why);
 	}
 	/* also before START was seen: the sender may have published it, and all the rest, by now */
-	if (f->rx_state != XR_RX_TCP && seal) {
+	if (seal && f->rx_end) {
+		/* read to the end, of which the kernel socket may not know yet: the hooks do */
+	} else if (f->rx_state != XR_RX_TCP && seal) {
 		froze = !f->rx.sealed;
 		if (!xr_shm_rx_seal(&f->rx) && xr_shm_rx_is_frozen(&f->rx))
 			f->rx_state = XR_RX_TCP;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* The receive direction of a flow: from the kernel socket to the ring and back. */
+#include <alloca.h>
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -53,15 +54,21 @@ static void dst_skip_empty(struct rx_dst *d)
 	}
 }
 
-/* Up to max bytes from the kernel into the cursor. */
-static ssize_t rx_kernel(int fd, struct rx_dst *d, size_t max, int flags)
+/* Up to max bytes from the kernel into the cursor, which has room for len. */
+static ssize_t rx_kernel(int fd, struct rx_dst *d, size_t len, size_t max, int flags)
 {
-	struct iovec iov[16];
+	struct iovec *iov;
 	size_t sum = 0;
 	ssize_t n;
 	int i;
 
-	for (i = 0; i < 16 && i < d->cnt && sum < max; i++) {
+	/* the program's own vector, whole: what comes is not cut */
+	if (xr_likely(max >= len && !d->off)) {
+		n = xr_ksock_recv(fd, d->iov, d->cnt, flags & RX_FLAGS_KERNEL);
+		goto out;
+	}
+	iov = alloca((size_t)d->cnt * sizeof(*iov));
+	for (i = 0; i < d->cnt && sum < max; i++) {
 		iov[i] = d->iov[i];
 		if (!i) {
 			iov[0].iov_base = (uint8_t *)iov[0].iov_base + d->off;
@@ -72,6 +79,7 @@ static ssize_t rx_kernel(int fd, struct rx_dst *d, size_t max, int flags)
 		sum += iov[i].iov_len;
 	}
 	n = xr_ksock_recv(fd, iov, i, flags & RX_FLAGS_KERNEL);
+out:
 	if (n > 0 && !(flags & MSG_PEEK))
 		dst_copy(d, NULL, (size_t)n, 1);
 	return n;
@@ -198,7 +206,7 @@ static ssize_t rx_tcp(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, i
 {
 	ssize_t n;
 
-	n = rx_kernel(fd, d, len, flags);
+	n = rx_kernel(fd, d, len, len, flags);
 	if (n > 0 && !(flags & MSG_PEEK)) {
 		atomic_fetch_add_explicit(&f->tcp_rx, (uint64_t)n, memory_order_relaxed);
 		xr_stats_rx(f->st, XR_CARRIER_TCP, (uint64_t)n);
@@ -228,7 +236,7 @@ static ssize_t rx_peer_gone(struct xr_flow *f, int fd, struct rx_dst *d, int fla
 	if (n)
 		return -n;
 	/* an RST shows as an error of the socket; taking it here clears it, as recv would */
-	n = rx_kernel(fd, d, 1, flags | MSG_PEEK);
+	n = rx_kernel(fd, d, 2, 1, flags | MSG_PEEK);
 	return n < 0 && n != -EAGAIN ? n : 0;
 }
 
@@ -369,6 +377,30 @@ static void rx_stats(struct xr_flow *f, size_t n, size_t asked)
 		xr_stats_gauge(&st->rx.queue, xr_shm_rx_readable(&f->rx));
 }
 
+/*
+ * A look at n bytes that lie before others in the next source, which it goes on to: the
+ * ring behind the last bytes of TCP, or the socket behind a sealed direction.
+ */
+static ssize_t rx_peek_on(struct xr_flow *f, int fd, const struct rx_dst *d, size_t n, size_t len,
+			  int flags)
+{
+	struct rx_dst rest = *d;
+	ssize_t more;
+
+	if (f->rx_state == XR_RX_DRAIN && xr_shm_rx_is_frozen(&f->rx)) {
+		/* nothing lies in the ring: it was left before the socket was read up to it */
+		rest = *d;
+		return rx_kernel(fd, &rest, len, len, flags);
+	}
+	dst_copy(&rest, NULL, n, 1);
+	dst_skip_empty(&rest);
+	if (f->rx_state == XR_RX_DRAIN)
+		more = rx_ring(f, fd, &rest, len - n, flags);
+	else
+		more = rx_kernel(fd, &rest, len - n, len - n, flags);
+	return (ssize_t)n + (more > 0 ? more : 0);
+}
+
 /* One attempt under rx_lock, never blocks.  > 0, 0 EOF, RX_NONE, errors. */
 static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, int flags)
 {
@@ -386,12 +418,14 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 			return rx_some(f, fd, d, len, flags);
 		return n;
 	case XR_RX_DRAIN:
-		n = rx_kernel(fd, d, len < f->drain_left ? len : f->drain_left, flags);
+		n = rx_kernel(fd, d, len, len < f->drain_left ? len : f->drain_left, flags);
 		if (n > 0 && !(flags & MSG_PEEK)) {
 			f->drain_left -= (uint64_t)n;
 			xr_stats_rx(f->st, XR_CARRIER_TCP, (uint64_t)n);
 			if (!f->drain_left)
 				f->rx_state = XR_RX_RING;
+		} else if (n > 0 && (uint64_t)n == f->drain_left && (size_t)n < len) {
+			return rx_peek_on(f, fd, d, (size_t)n, len, flags);
 		}
 		return n;
 	case XR_RX_RING:
@@ -400,6 +434,9 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 			return rx_skipped(f, fd, d, len, flags);
 		if (n > 0 && !(flags & MSG_PEEK))
 			rx_stats(f, (size_t)n, len);
+		else if (n > 0 && xr_unlikely(f->rx.sealed) && (size_t)n < len &&
+			 xr_shm_rx_readable(&f->rx) == (uint64_t)n)
+			return rx_peek_on(f, fd, d, (size_t)n, len, flags);
 		if (xr_likely(n != RX_NONE))
 			return n;
 		if (!f->rx_dead && (xr_load_relaxed(&f->rx_look) || rx_reset_due(f) ||
@@ -420,6 +457,21 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 	}
 }
 
+/*
+ * A read that ended short, in the state `from`: may the next source have more at hand?  TCP
+ * gives all there is in one call.  An error that waits is for the call after this one.
+ */
+static int rx_more(struct xr_flow *f, int fd, uint32_t from)
+{
+	if (xr_likely(from == XR_RX_RING)) {
+		if (xr_likely(!xr_shm_rx_is_frozen(&f->rx)))
+			return 0;
+	} else if (from != XR_RX_DRAIN && from == f->rx_state) {
+		return 0;
+	}
+	return !f->rx_reset && !(xr_ksock_poll(fd, 0) & POLLERR);
+}
+
 static size_t iov_total(const struct iovec *iov, int cnt)
 {
 	size_t sum = 0;
@@ -428,6 +480,20 @@ static size_t iov_total(const struct iovec *iov, int cnt)
 	for (i = 0; i < cnt; i++)
 		sum += iov[i].iov_len;
 	return sum;
+}
+
+/*
+ * A read of no bytes: as on TCP it fails, ends or blocks as one of a byte would, and returns
+ * 0 when there is something.
+ */
+static ssize_t recv_none(struct xr_flow *f, int fd, int flags)
+{
+	uint8_t byte;
+	struct iovec one = { &byte, 1 };
+	ssize_t n;
+
+	n = xr_flow_recv(f, fd, &one, 1, (flags & MSG_DONTWAIT) | MSG_PEEK);
+	return n > 0 ? 0 : n;
 }
 
 ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, int flags)
@@ -443,12 +509,14 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 		if (!(xr_load_acquire(&f->path) & XR_PATH_RX))
 			return -EREMOTEIO;
 	}
+	if (xr_unlikely(!len))
+		return recv_none(f, fd, flags);
 	target = flags & MSG_WAITALL ? len : f->rcvlowat < len ? f->rcvlowat : len;
 	if (!target)
 		target = 1;
 	for (;;) {
-		uint32_t waiter;
-		int tell;
+		uint32_t waiter, from;
+		int tell, more;
 		ssize_t n;
 
 		xr_control_check();
@@ -457,7 +525,9 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 			return -EREMOTEIO;
 		if (xr_lock(&f->rx_lock))
 			return done ? (ssize_t)done : -EAGAIN;
+		from = f->rx_state;
 		n = rx_some(f, fd, &d, len - done, flags);
+		more = n > 0 && !(flags & MSG_PEEK) && (size_t)n < len - done && rx_more(f, fd, from);
 		tell = n > 0 && f->rx_state == XR_RX_RING &&
 		       xr_shm_rx_wants_notice(&f->rx, &waiter);
 		xr_unlock(&f->rx_lock);
@@ -469,7 +539,7 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 					return n;
 			} else {
 				done += (size_t)n;
-				if (done >= target)
+				if (done >= target && !more)
 					return (ssize_t)done;
 				continue;
 			}
@@ -477,7 +547,7 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 			return done ? (ssize_t)done : n;
 		}
 		xr_flow_tx_care(f, fd);
-		if (nonblock)
+		if (nonblock || done >= target)
 			return done ? (ssize_t)done : -EAGAIN;
 		if (f->rcvtimeo_ns && !deadline)
 			deadline = xr_now_ns() + f->rcvtimeo_ns;

@@ -72,6 +72,11 @@ int xr_flow_tx_push_replay(struct xr_flow *f, int fd)
 	struct iovec iov[16];
 	size_t n;
 
+	/* an error that waits there is the program's to take */
+	if (xr_ksock_poll(fd, 0) & POLLERR) {
+		xr_flow_tx_to_tcp(f);
+		return -EPIPE;
+	}
 	while ((n = xr_shm_tx_replay(&f->tx, iov, 16)) > 0) {
 		ssize_t r = xr_ksock_send(fd, iov, (int)n, 0);
 
@@ -234,6 +239,16 @@ static ssize_t tx_error(ssize_t err, int flags)
 	return err;
 }
 
+/* A write of no bytes: moves none, but fails where one of a byte would. */
+static ssize_t send_none(struct xr_flow *f, int fd)
+{
+	int err = xr_flow_take_error(f);
+
+	if (err)
+		return -err;
+	return f->tx_shut || f->rx_reset ? -EPIPE : xr_ksock_send(fd, NULL, 0, 0);
+}
+
 ssize_t xr_flow_send(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, int flags)
 {
 	struct xr_signal_mark mark = xr_signal_mark();
@@ -249,7 +264,7 @@ ssize_t xr_flow_send(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 	for (i = 0; i < cnt; i++)
 		len += iov[i].iov_len;
 	if (xr_unlikely(!len))
-		return f->tx_shut ? tx_error(-EPIPE, flags) : 0;
+		return tx_error(send_none(f, fd), flags);
 	for (;;) {
 		uint32_t waiter;
 		ssize_t n;

@@ -177,6 +177,7 @@ XR_HOOK int setsockopt(int fd, int level, int name, const void *val, socklen_t l
 XR_HOOK int getsockopt(int fd, int level, int name, void *restrict val, socklen_t *restrict len)
 {
 	struct xr_flow *f;
+	int err, r;
 
 	/* a read in disguise */
 	if (xr_unlikely(level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE)) {
@@ -184,7 +185,14 @@ XR_HOOK int getsockopt(int fd, int level, int name, void *restrict val, socklen_
 		if (f)
 			xr_flow_stay_tcp(f, fd, XR_REASON_OPTION);
 	}
-	return xr_real.getsockopt(fd, level, name, val, len);
+	r = xr_real.getsockopt(fd, level, name, val, len);
+	if (xr_unlikely(level == SOL_SOCKET && name == SO_ERROR) && !r && *len == sizeof(err)) {
+		f = xr_hook_flow(fd);
+		memcpy(&err, val, sizeof(err));
+		err = f && !err ? xr_flow_take_error(f) : err;
+		memcpy(val, &err, sizeof(err));
+	}
+	return r;
 }
 
 /* FIONREAD, SIOCOUTQ: a count that the flow gives. */

@@ -299,8 +299,13 @@ XR_HOOK int recvmmsg(int fd, struct mmsghdr *vec, unsigned int vlen, int flags,
 	struct xr_flow *f = xr_hook_flow(fd);
 	int n, i;
 
-	if (f && !(flags & (MSG_OOB | MSG_ERRQUEUE)))
+	if (f && !(flags & (MSG_OOB | MSG_ERRQUEUE))) {
+		/* as in the kernel an error comes before what could still be read */
+		n = vlen ? xr_flow_error(f, fd) : 0;
+		if (n)
+			return (int)xr_ret(-n);
 		return recvmmsg_loop(f, fd, vec, vlen, flags, timeout);
+	}
 	if (f)
 		recv_kernel(f, fd, flags);
 	n = xr_real.recvmmsg(fd, vec, vlen, flags, timeout);

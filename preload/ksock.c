@@ -26,6 +26,16 @@ ssize_t xr_ksock_send(int fd, const struct iovec *iov, int cnt, int flags)
 	return xr_sys3(SYS_sendmsg, fd, &mh, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
+int xr_flow_error(struct xr_flow *f, int fd)
+{
+	int err = xr_flow_take_error(f);
+	socklen_t len = sizeof(err);
+
+	if (!err)
+		xr_sys5(SYS_getsockopt, fd, SOL_SOCKET, SO_ERROR, &err, &len);
+	return err;
+}
+
 uint32_t xr_ksock_poll(int fd, uint32_t events)
 {
 	struct pollfd p = { .fd = fd, .events = (short)events };
