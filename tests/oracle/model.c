@@ -592,5 +592,9 @@ int model_accepts(const struct script *s)
 	for (i = 0; i < s->n; i++)
 		if (!model_step(&m, &s->op[i]))
 			return 0;
+	/* a connection that nobody accepts would be there for the next script */
+	for (i = 0; i < CONNS; i++)
+		if (m.conn[i].used && m.conn[i].connected != 2)
+			return 0;
 	return m.ended[A] && m.ended[B];
 }

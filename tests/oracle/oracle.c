@@ -157,7 +157,7 @@ static int run_case(struct pair *plain, struct pair *other, struct script *s)
 	if (r) {
 		printf("seed %llu: plain TCP %s at operation %u: the oracle is at fault\n",
 		       (unsigned long long)s->seed, r == PAIR_HANG ? "hangs" : "lost a process",
-		       atomic_load(&plain->sh->turn));
+		       plain->stuck);
 		script_print(stdout, s);
 		atomic_fetch_add(&sum->failed, 1);
 		return 1;
@@ -169,7 +169,7 @@ static int run_case(struct pair *plain, struct pair *other, struct script *s)
 		r = pair_run(other, s, (enum mode)mode, 3000);
 		if (r) {
 			why = r == PAIR_HANG ? "hangs" : "a process died";
-			op = atomic_load(&other->sh->turn);
+			op = other->stuck;
 		} else {
 			why = compare(s, plain->sh, other->sh, &op, &part);
 		}

@@ -197,7 +197,7 @@ struct pair {
 	pid_t pid[2];
 	int cpu;
 	uint64_t respawned;
-	int why;		/* how the last case ended: PAIR_* */
+	uint32_t stuck;		/* operation at which the last case hung or lost a process */
 };
 enum { PAIR_OK, PAIR_HANG, PAIR_DIED };
 void pair_init(struct pair *p, int preload, int cpu);

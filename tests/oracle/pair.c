@@ -138,6 +138,7 @@ int pair_run(struct pair *p, const struct script *s, enum mode mode, unsigned in
 	struct shared *sh = p->sh;
 	uint64_t progress = now_ms();
 	uint32_t turn = 0;
+	int why;
 
 	if (s != &sh->script)
 		memcpy(&sh->script, s, offsetof(struct script, op) + s->n * sizeof(s->op[0]));
@@ -164,13 +165,14 @@ int pair_run(struct pair *p, const struct script *s, enum mode mode, unsigned in
 		}
 		if (atomic_load(&sh->done) == 2)
 			return PAIR_OK;
-		p->why = died(p) ? PAIR_DIED : now_ms() - progress > patience_ms ? PAIR_HANG : PAIR_OK;
-		if (p->why == PAIR_OK)
+		why = died(p) ? PAIR_DIED : now_ms() - progress > patience_ms ? PAIR_HANG : PAIR_OK;
+		if (why == PAIR_OK)
 			continue;
+		p->stuck = now;
 		reap(p);
 		spawn(p);
 		p->respawned++;
-		return p->why;
+		return why;
 	}
 }
 

@@ -17,13 +17,13 @@ int differs(struct pair *plain, struct pair *other, const struct script *s, enum
 	if (r) {
 		*why = r == PAIR_HANG ? "plain TCP hangs: the oracle is at fault" :
 					"a process of the plain pair died: the oracle is at fault";
-		*op = atomic_load(&plain->sh->turn);
+		*op = plain->stuck;
 		return -1;
 	}
 	r = pair_run(other, s, mode, patience_ms);
 	if (r) {
 		*why = r == PAIR_HANG ? "hangs" : "a process died";
-		*op = atomic_load(&other->sh->turn);
+		*op = other->stuck;
 		return 1;
 	}
 	*why = compare(s, plain->sh, other->sh, op, part);
