@@ -7,6 +7,7 @@
 #include "log.h"
 #include "mem.h"
 
+#define SENTINEL 1u	/* room for it in each queue */
 #define XR_FLOOR 64u	/* bytes per round trip of a flow that is held back as far as can be */
 
 static uint32_t pow2(uint32_t n)
@@ -58,21 +59,25 @@ static int channel_new(struct xrdma_context *ctx, struct xrdma_channel **out)
 	ch->out_mask = ring - 1;
 	ch->arr_mask = pow2(ch->nin) - 1;
 	ch->rd_max = ctx->caps.max_rd_atomic < XR_READ_MAX ? ctx->caps.max_rd_atomic : XR_READ_MAX;
-	ch->charge = calloc(XR_WINDOW_MAX_MSGS, sizeof(*ch->charge));
-	ch->out = calloc(ring, sizeof(*ch->out));
+	/* written before they are read, by number */
+	ch->charge = malloc(XR_WINDOW_MAX_MSGS * sizeof(*ch->charge));
+	ch->out = malloc(ring * sizeof(*ch->out));
 	ch->in = calloc(ch->nin, sizeof(*ch->in));
 	ch->arrived = calloc((size_t)ch->arr_mask + 1, sizeof(*ch->arrived));
 	/* a ring of messages, and what needs no credit; rnr_retry is 0: receives never run out */
-	attr.sq_depth = ring + ch->rd_max + XR_WINDOW_CTL + XR_ONE_MAX + 1;
-	attr.rq_depth = ch->nin;
+	attr.sq_depth = ring + ch->rd_max + XR_WINDOW_CTL + XR_ONE_MAX + 1 + SENTINEL;
+	attr.rq_depth = ch->nin + SENTINEL;
+	ch->attr = attr;
+	/* never 0: that is none */
+	do
+		ch->generation = ++ctx->generation & XR_GENERATIONS;
+	while (!ch->generation);
 	if (ch->charge && ch->out && ch->in && ch->arrived)
-		r = ctx->ops->qp_create(ctx->dev, &attr, &ch->qp);
+		r = xr_qpcache_get(&ctx->qps, &attr, ctx->qps.quarantine ? xr_now_ns() : 0, &ch->qp);
 	if (!r) {
 		ch->qp->user = ch;
-		r = ctx->ops->qp_modify(ch->qp, XR_QPS_INIT);
-	}
-	if (!r)
 		r = channel_receives(ch);
+	}
 	if (r) {
 		xr_channel_free(ch);
 		return r;
@@ -95,8 +100,13 @@ void xr_channel_free(struct xrdma_channel *ch)
 
 	if (ch->id)
 		ctx->ops->cm_destroy(ch->id);
-	/* the device touches no buffer of a QP that is gone */
-	if (ch->qp)
+	for (i = 0; ch->in && i < ch->nin; i++)
+		if (ch->in[i].ref && ch->qp)
+			ctx->ops->recv_release(ch->qp, ch->in[i].ref);
+	/* the device touches no buffer of a QP that is gone, or drained */
+	if (ch->qp && ch->draining && !ch->sentinels)
+		xr_qpcache_put(&ctx->qps, ch->qp, &ch->attr, ctx->qps.quarantine ? xr_now_ns() : 0);
+	else if (ch->qp)
 		ctx->ops->qp_destroy(ch->qp);
 	ch->qp = NULL;
 	xr_rpc_end(ch, 0);
@@ -125,6 +135,31 @@ void xr_channel_free(struct xrdma_channel *ch)
 	free(ch);
 }
 
+int xr_channel_drained(struct xrdma_channel *ch)
+{
+	const struct xr_fabric_ops *ops = ch->ctx->ops;
+	struct xr_send_wr send = { .wr_id = XR_WR_ID(ch, XR_WR_ID_SENTINEL, 0), .op = XR_WR_SEND };
+	struct xr_recv_wr recv = { .wr_id = XR_WR_ID(ch, XR_WR_ID_SENTINEL, 1) };
+
+	if (ch->draining)
+		return !ch->sentinels;
+	if (!xr_qpcache_wants(&ch->ctx->qps))
+		return 1;
+	if (ch->id)
+		ops->cm_destroy(ch->id);
+	ch->id = NULL;
+	/* in ERR they are flushed behind all that was posted before; one that cannot be posted: no reuse */
+	if (ops->post_send(ch->qp, &send))
+		return 1;
+	ch->sentinels++;
+	ch->draining = 1;
+	if (ops->post_recv(ch->qp, &recv))
+		ch->draining = 0;
+	else
+		ch->sentinels++;
+	return !ch->draining;
+}
+
 void xr_channel_fail(struct xrdma_channel *ch, int error)
 {
 	if (ch->state == XR_CH_DEAD)
@@ -137,8 +172,10 @@ void xr_channel_fail(struct xrdma_channel *ch, int error)
 
 /* --- connecting -------------------------------------------------------------------- */
 
-static void hello_fill(const struct xrdma_context *ctx, uint32_t first, struct xr_hello *h)
+static void hello_fill(const struct xrdma_channel *ch, uint32_t first, struct xr_hello *h)
 {
+	const struct xrdma_context *ctx = ch->ctx;
+
 	memset(h, 0, sizeof(*h));
 	h->magic = XR_CHANNEL_MAGIC;
 	h->version = XR_CHANNEL_VERSION;
@@ -146,6 +183,8 @@ static void hello_fill(const struct xrdma_context *ctx, uint32_t first, struct x
 	h->first = first;
 	h->bytes = ctx->option[XRDMA_OPT_WINDOW_BYTES];
 	h->max_msg = xr_context_max_msg(ctx);
+	h->generation = ch->generation;
+	h->answers = ch->peer_generation;
 }
 
 /*
@@ -181,7 +220,7 @@ static int channel_hello(struct xrdma_channel *ch, const struct xr_cm_event *ev,
 		return -EPROTO;
 	memcpy(&h, ev->data, sizeof(h));
 	if (h.magic != XR_CHANNEL_MAGIC || h.version != XR_CHANNEL_VERSION || !h.max_msg ||
-	    (first && h.first != *first))
+	    !h.generation || (first && (h.first != *first || h.answers != ch->generation)))
 		return -EPROTO;
 	if (h.bytes && h.bytes <= XR_WINDOW_MAX_BYTES)
 		channel_network(ch, h.bytes);
@@ -189,6 +228,7 @@ static int channel_hello(struct xrdma_channel *ch, const struct xr_cm_event *ev,
 			   ch->own_bytes, ch->charge, XR_WINDOW_MAX_MSGS))
 		return -EPROTO;
 	ch->max_msg = h.max_msg;
+	ch->peer_generation = h.generation;
 	ch->released = ch->completed = ch->queued = h.first;
 	return 0;
 }
@@ -210,7 +250,7 @@ int xr_channel_connect(struct xrdma_context *ctx, const char *name, struct xrdma
 	r = channel_new(ctx, &ch);
 	if (r)
 		return r;
-	hello_fill(ctx, first, &hello);
+	hello_fill(ch, first, &hello);
 	/* kept where the answer is compared with it; nothing is in the ring yet */
 	ch->released = ch->completed = ch->queued = first;
 	r = ctx->ops->cm_connect(ctx->dev, &addr, ch->qp, &hello, sizeof(hello), &ch->id);
@@ -240,7 +280,7 @@ void xr_channel_request(struct xrdma_context *ctx, const struct xr_cm_event *ev)
 		xr_warn("a channel was refused: its peer's greeting makes no sense");
 		goto reject;
 	}
-	hello_fill(ctx, ch->queued, &hello);
+	hello_fill(ch, ch->queued, &hello);
 	r = ctx->ops->cm_accept(ev->id, ch->qp, &hello, sizeof(hello));
 	if (r)
 		goto reject;

@@ -28,7 +28,8 @@
 #define XR_CHANNEL_EAGER	4096u
 #define XR_CHANNEL_FRAGMENT	65536u
 #define XR_CHANNEL_MAGIC	0x58524348u	/* "XRCH", changes with the layout */
-#define XR_CHANNEL_VERSION	2u
+#define XR_CHANNEL_VERSION	3u
+#define XR_GENERATIONS		0xffffffu
 
 enum xr_msg_type { XR_MSG_EAGER = 1, XR_MSG_ANNOUNCE, XR_MSG_ACK, XR_MSG_CLOSE };
 
@@ -71,6 +72,8 @@ struct xr_hello {
 	uint32_t first;		/* both directions start with this number; accept repeats it */
 	uint64_t bytes;
 	uint64_t max_msg;
+	uint32_t generation;	/* of this end; accept: and the one that it answers */
+	uint32_t answers;
 };
 
 struct xr_out {			/* a message between send and settled */
@@ -114,7 +117,7 @@ enum xr_channel_state {
 	XR_CH_OPENING,
 	XR_CH_OPEN,
 	XR_CH_CLOSING,		/* the program is out of it; CLOSE and its answer are under way */
-	XR_CH_DEAD,		/* the QP is in ERR; freed at the end of the round */
+	XR_CH_DEAD,		/* the QP is in ERR; freed when that is drained */
 };
 
 struct xrdma_channel {
@@ -122,11 +125,16 @@ struct xrdma_channel {
 	struct xrdma_channel *next;
 	void *user;
 	struct xr_qp *qp;
+	struct xr_qp_attr attr;	/* that it was made with */
 	struct xr_cm_id *id;
+	uint32_t generation;	/* tells this channel from others that had its queue pair */
+	uint32_t peer_generation;
 	enum xr_channel_state state;
 	int error;		/* DEAD: why */
 	uint8_t accepting;	/* the peer connected to us */
 	uint8_t silent;		/* no callbacks any more */
+	uint8_t draining;	/* DEAD, and the sentinels were posted */
+	uint8_t sentinels;	/* that have not completed */
 	uint8_t close_sent, close_seen, close_done;
 	uint8_t busy;		/* in xr_channel_progress(): callbacks may lead here again */
 	uint64_t max_msg;	/* what the peer takes */
@@ -185,6 +193,8 @@ void xr_channel_event(struct xrdma_channel *ch, const struct xr_cm_event *ev);
 void xr_channel_close(struct xrdma_channel *ch);
 /* The QP goes to ERR at once; the program is told at the end of the round. */
 void xr_channel_fail(struct xrdma_channel *ch, int error);
+/* DEAD, and its program knows: 1 when it can be freed, 0 when it is still being drained. */
+int xr_channel_drained(struct xrdma_channel *ch);
 void xr_channel_free(struct xrdma_channel *ch);
 
 /* --- channel_io.c: messages --- */
@@ -217,9 +227,13 @@ void xr_channel_turns(struct xrdma_context *ctx);
 /* Nothing happens: says what others may wait for although it is not due. */
 void xr_channel_idle(struct xrdma_channel *ch);
 
-/* wr_id is kind : 8 | argument : 56 */
-enum { XR_WR_ID_RECV = 1, XR_WR_ID_DATA, XR_WR_ID_CTL, XR_WR_ID_FETCH, XR_WR_ID_ONE, XR_WR_ID_PROBE };
-#define XR_WR_ID(kind, arg)	((uint64_t)(kind) << 56 | (arg))
+/* wr_id is kind : 8 | generation : 24 | argument : 32 */
+enum {
+	XR_WR_ID_RECV = 1, XR_WR_ID_DATA, XR_WR_ID_CTL, XR_WR_ID_FETCH, XR_WR_ID_ONE, XR_WR_ID_PROBE,
+	XR_WR_ID_SENTINEL
+};
+#define XR_WR_ID(ch, kind, arg)	((uint64_t)(kind) << 56 | (uint64_t)(ch)->generation << 32 | (arg))
+#define XR_WR_GENERATION(id)	((uint32_t)((id) >> 32) & XR_GENERATIONS)
 #define XR_WR_KIND(id)		((id) >> 56)
 #define XR_WR_ARG(id)		((uint32_t)(id))
 

@@ -88,7 +88,7 @@ int xr_channel_fetch(struct xrdma_channel *ch, const struct xr_msg_hdr *h, const
 	       (ch->state == XR_CH_OPEN || ch->state == XR_CH_CLOSING)) {
 		uint64_t now = xr_channel_now(ch);
 		uint32_t n = fetch_fragment(ch, ch->rd.addr ? h->len - ch->rd_posted : h->len);
-		struct xr_send_wr wr = { .wr_id = XR_WR_ID(XR_WR_ID_FETCH, n), .op = XR_WR_READ, .nsge = 1,
+		struct xr_send_wr wr = { .wr_id = XR_WR_ID(ch, XR_WR_ID_FETCH, n), .op = XR_WR_READ, .nsge = 1,
 					 .rkey = w->rkey };
 		struct xr_sge sge = { .len = n };
 

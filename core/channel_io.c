@@ -37,7 +37,7 @@ void xr_channel_post(struct xrdma_channel *ch, const struct xr_send_wr *wr)
 
 int xr_channel_post_recv(struct xrdma_channel *ch, uint32_t i)
 {
-	struct xr_recv_wr wr = { .wr_id = XR_WR_ID(XR_WR_ID_RECV, i) };
+	struct xr_recv_wr wr = { .wr_id = XR_WR_ID(ch, XR_WR_ID_RECV, i) };
 	struct xr_buf *b = &ch->in[i].buf;
 
 	if (b->addr)
@@ -86,7 +86,7 @@ static int ch_control(struct xrdma_channel *ch, enum xr_msg_type type)
 {
 	struct xr_buf *b = &ch->ctl[ch->ctl_posted % XR_WINDOW_CTL];
 	struct xr_sge sge = { b->addr, HDR, b->mr->lkey };
-	struct xr_send_wr wr = { .wr_id = XR_WR_ID(XR_WR_ID_CTL, 0), .op = XR_WR_SEND, .sge = &sge, .nsge = 1 };
+	struct xr_send_wr wr = { .wr_id = XR_WR_ID(ch, XR_WR_ID_CTL, 0), .op = XR_WR_SEND, .sge = &sge, .nsge = 1 };
 
 	if (ch->ctl_posted - ch->ctl_done == XR_WINDOW_CTL)
 		return 0;
@@ -136,7 +136,7 @@ static uint32_t data_wire(const struct xr_out *o)
 static int ch_data(struct xrdma_channel *ch, struct xr_out *o)
 {
 	int large = o->len > XR_CHANNEL_EAGER, r;
-	struct xr_send_wr wr = { .wr_id = XR_WR_ID(XR_WR_ID_DATA, 0), .op = XR_WR_SEND };
+	struct xr_send_wr wr = { .wr_id = XR_WR_ID(ch, XR_WR_ID_DATA, 0), .op = XR_WR_SEND };
 	struct xr_sge sge[2];
 	uint32_t seq, head;
 
@@ -175,7 +175,7 @@ static int ch_data_inline(struct xrdma_channel *ch, struct xr_out *o)
 {
 	uint8_t head[HDR + XR_MSG_TRACE_LEN];
 	struct xr_sge sge[2] = { { head, 0, 0 }, { (void *)(uintptr_t)o->data, (uint32_t)o->len, 0 } };
-	struct xr_send_wr wr = { .wr_id = XR_WR_ID(XR_WR_ID_DATA, 0), .op = XR_WR_SEND,
+	struct xr_send_wr wr = { .wr_id = XR_WR_ID(ch, XR_WR_ID_DATA, 0), .op = XR_WR_SEND,
 				 .flags = XR_SEND_INLINE, .sge = sge, .nsge = o->len ? 2 : 1 };
 	uint32_t seq;
 
@@ -529,6 +529,16 @@ void xr_channel_complete(struct xrdma_channel *ch, const struct xr_wc *wc)
 {
 	uint32_t i;
 
+	/* of a connection that had the queue pair before */
+	if (XR_WR_GENERATION(wc->wr_id) != ch->generation) {
+		ch->ctx->stale++;
+		return;
+	}
+	if (XR_WR_KIND(wc->wr_id) == XR_WR_ID_SENTINEL) {
+		if (!--ch->sentinels)
+			ch->ctx->ended = 1;
+		return;
+	}
 	if (ch->state == XR_CH_DEAD)
 		return;
 	if (wc->status != XR_WC_SUCCESS) {

@@ -46,6 +46,7 @@ int xr_context_create(struct xrdma_context **out, const char *device,
 		[XRDMA_OPT_POOL_BYTES] = 256u << 20,
 		[XRDMA_OPT_KEEPALIVE_MS] = 2000,
 		[XRDMA_OPT_KEEPALIVE_PROBES] = 3,
+		[XRDMA_OPT_QP_CACHE] = 64,
 		[XRDMA_OPT_QUEUE_US] = 8,
 		[XRDMA_OPT_FETCH_BYTES] = 64u << 20,
 	};
@@ -76,6 +77,7 @@ int xr_context_create(struct xrdma_context **out, const char *device,
 	if (!ctx->caps.passive)
 		ctx->option[XRDMA_OPT_QUEUE_US] = 0;
 	xr_context_flow(ctx);
+	xr_qpcache_init(&ctx->qps, ctx->ops, ctx->dev, &ctx->caps, (uint32_t)ctx->option[XRDMA_OPT_QP_CACHE]);
 	ctx->byref = ctx->caps.max_byref >= XR_MSG_EAGER_MAX;
 	r = ctx->ops->pd_alloc(ctx->dev, &ctx->pd);
 	if (r)
@@ -125,6 +127,7 @@ int xr_context_destroy(struct xrdma_context *ctx)
 		return -EBUSY;
 	while (ctx->channels)
 		context_unlink(&ctx->channels);
+	xr_qpcache_end(&ctx->qps);
 	while (ctx->mems) {
 		struct xrdma_mem *m = ctx->mems;
 
@@ -229,7 +232,10 @@ static void context_reap(struct xrdma_context *ctx)
 					ctx->cb.closed(ch, ch->error, ctx->arg);
 				break;
 			}
-			context_unlink(pp);
+			if (xr_channel_drained(ch))
+				context_unlink(pp);
+			else
+				pp = &ch->next;
 		}
 	}
 }

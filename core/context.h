@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include "fabric.h"
 #include "pool.h"
+#include "qpcache.h"
 #include "window_adapt.h"
 #include "xrdma.h"
 
@@ -39,11 +40,14 @@ struct xrdma_context {
 	struct xr_pd *pd;
 	struct xr_cq *cq;
 	struct xr_pool pool;
+	struct xr_qpcache qps;
+	uint32_t generation;	/* of the last channel */
+	uint64_t stale;		/* completions of earlier generations */
 	struct xrdma_callbacks cb;
 	void *arg;
 	int epoll;		/* both descriptors of the device, and the timer */
 	uint8_t polling;
-	uint8_t ended;		/* a channel is DEAD */
+	uint8_t ended;		/* a channel is DEAD, or drained */
 	uint8_t starved;	/* a channel waits for a buffer */
 	uint8_t owing;		/* a channel has something to say when nothing else happens */
 	uint8_t byref;		/* messages are delivered where the device has them */

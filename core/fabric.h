@@ -102,6 +102,8 @@ struct xr_dev_caps {
 	uint32_t max_private[3];	/* bytes with connect, accept, reject */
 	uint8_t rnr;			/* 1: knows receiver-not-ready (0: the receive queue must not run dry) */
 	uint8_t passive;		/* 1: one-sided operations need no CPU of the target (0: it must poll) */
+	uint8_t reuse;			/* 1: a queue pair that went to RESET may be used again */
+	uint32_t quarantine_us;		/* ... after so long (the TIMEWAIT of connection management) */
 	uint8_t zero_write;		/* 1: zero-byte WRITE is answered (0: keepalive takes a zero-byte SEND) */
 };
 

@@ -107,6 +107,8 @@ static void shm_query(struct xr_dev *dev, struct xr_dev_caps *caps)
 	caps->max_private[2] = 148;
 	caps->rnr = 1;
 	caps->zero_write = 1;
+	/* with a new number, and what was sent to the old one finds nobody: no quarantine */
+	caps->reuse = 1;
 }
 
 /* --- completion queues ------------------------------------------------------------ */

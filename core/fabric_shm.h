@@ -26,7 +26,7 @@
 #include "shm_msg.h"
 
 #define SHM_WAITER	1u		/* a device is one waiter to each of its peers */
-#define SHM_ARENA	(64ull << 20)	/* per peer and side; touched as it is used */
+#define SHM_ARENA	(256ull << 20)	/* per peer and side; touched as it is used: 1900 queue pairs */
 #define SHM_SLOTS	128u
 #define SHM_INFLIGHT	(4u << 20)	/* bytes per direction */
 #define SHM_MAX_SGE	4u

@@ -16,7 +16,7 @@
 
 static void keepalive_probe(struct xrdma_channel *ch)
 {
-	struct xr_send_wr wr = { .wr_id = XR_WR_ID(XR_WR_ID_PROBE, 0), .op = XR_WR_WRITE };
+	struct xr_send_wr wr = { .wr_id = XR_WR_ID(ch, XR_WR_ID_PROBE, 0), .op = XR_WR_WRITE };
 
 	ch->probing = 1;
 	ch->missed = 0;

@@ -38,7 +38,7 @@ static int one_post(struct xrdma_channel *ch, enum xr_wr_op op, struct xrdma_mem
 	struct xr_one *one = &ch->one[ch->one_head % XR_ONE_MAX];
 	size_t off = (size_t)((uintptr_t)local - (uintptr_t)mem->mr->addr);
 	struct xr_sge sge = { local, (uint32_t)len, mem->mr->lkey };
-	struct xr_send_wr wr = { .wr_id = XR_WR_ID(XR_WR_ID_ONE, 0), .op = op, .sge = &sge, .nsge = 1,
+	struct xr_send_wr wr = { .wr_id = XR_WR_ID(ch, XR_WR_ID_ONE, 0), .op = op, .sge = &sge, .nsge = 1,
 				 .raddr = remote->addr + offset, .rkey = remote->key };
 
 	if (!len || len > ch->ctx->caps.max_msg || len > UINT32_MAX || mem->ctx != ch->ctx ||

@@ -29,6 +29,7 @@ int xrdma_set_option(struct xrdma_context *ctx, enum xrdma_option option, uint64
 		[XRDMA_OPT_KEEPALIVE_PROBES] = { 0, 100 },
 		[XRDMA_OPT_COPY] = { 0, 1 },
 		[XRDMA_OPT_QUEUE_US] = { 0, 1000000 },
+		[XRDMA_OPT_QP_CACHE] = { 0, 4096 },
 		[XRDMA_OPT_FETCH_BYTES] = { 65536, XR_WINDOW_MAX_BYTES },
 	};
 
@@ -43,6 +44,8 @@ int xrdma_set_option(struct xrdma_context *ctx, enum xrdma_option option, uint64
 	if ((option == XRDMA_OPT_QUEUE_US || option == XRDMA_OPT_FETCH_BYTES) && ctx->pool.used)
 		return -EBUSY;
 	ctx->option[option] = value;
+	if (option == XRDMA_OPT_QP_CACHE)
+		xr_qpcache_limit(&ctx->qps, (uint32_t)value);
 	if (option == XRDMA_OPT_KEEPALIVE_MS)
 		return xr_keepalive_set(ctx);
 	if (option == XRDMA_OPT_QUEUE_US || option == XRDMA_OPT_FETCH_BYTES)
@@ -168,6 +171,23 @@ void xrdma_close(struct xrdma_channel *ch)
 {
 	if (ch)
 		xr_channel_close(ch);
+}
+
+void xrdma_get_context_stats(const struct xrdma_context *ctx, struct xrdma_context_stats *s)
+{
+	const struct xrdma_channel *ch;
+
+	memset(s, 0, sizeof(*s));
+	for (ch = ctx->channels; ch; ch = ch->next)
+		s->channels++;
+	s->qp_hits = ctx->qps.hits;
+	s->qp_misses = ctx->qps.misses;
+	s->qp_cached = ctx->qps.n;
+	s->qp_dropped = ctx->qps.dropped;
+	s->stale = ctx->stale;
+	s->pool_bytes = ctx->pool.used;
+	s->pool_buffers = ctx->pool.bufs;
+	s->fetching = ctx->budget.used;
 }
 
 void xrdma_get_channel_stats(const struct xrdma_channel *ch, struct xrdma_channel_stats *stats)

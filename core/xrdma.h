@@ -114,11 +114,12 @@ enum xrdma_option {
 	 */
 	XRDMA_OPT_QUEUE_US,
 	XRDMA_OPT_FETCH_BYTES,	/* what is READ at once, over all channels: 65536..2^31, 64 MiB */
+	XRDMA_OPT_QP_CACHE,	/* queue pairs that are kept for later channels: 0 (none)..4096, 64 */
 	XRDMA_OPT_COUNT
 };
 
 /*
- * The keepalive options hold at once, all others for channels that are made afterwards. Preset for
+ * The keepalive options and QP_CACHE hold at once, all others for channels that are made afterwards. Preset for
  * keepalive are 2000 ms and 3 probes, on the shm device 0 and 0: there the kernel tells who died, and a
  * peer that computes is not dead. -EINVAL: unknown or out of range; -EBUSY: POOL_BYTES, QUEUE_US and
  * FETCH_BYTES once there was a channel. The context's thread.
@@ -248,6 +249,19 @@ struct xrdma_channel_stats {
 	uint64_t cuts;			/* times that net_bytes or net_fetch_bytes were made smaller */
 	uint64_t rtt_ns;		/* smoothed, from post to completion; 0: not measured (QUEUE_US 0) */
 };
+
+struct xrdma_context_stats {
+	uint64_t channels;		/* gauge: those that are being made or ended included */
+	uint64_t qp_hits, qp_misses;	/* channels with a queue pair that was used before; with a new one */
+	uint64_t qp_cached;		/* gauge: queue pairs that wait to be used again */
+	uint64_t qp_dropped;		/* that could not be kept */
+	uint64_t stale;			/* completions of earlier users of a queue pair */
+	uint64_t pool_bytes, pool_buffers;	/* gauges: registered memory, buffers of it in use */
+	uint64_t fetching;		/* gauge: bytes that are being READ */
+};
+
+/* Never fails. The context's thread. */
+void xrdma_get_context_stats(const struct xrdma_context *ctx, struct xrdma_context_stats *stats);
 
 /* Never fails. The context's thread. */
 void xrdma_get_channel_stats(const struct xrdma_channel *ch, struct xrdma_channel_stats *stats);

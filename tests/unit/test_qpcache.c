@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Queue pairs that are used again: over a device that the test plays, and over the shm device. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "core/channel.h"
+#include "core/fabric_shm_fault.h"
+#include "core/qpcache.h"
+#include "ring_rig.h"
+#include "shm_rig.h"
+
+/* --- a device that counts ---------------------------------------------------------------- */
+
+static struct xr_qp made[16];
+static uint32_t nmade, ndestroyed;
+static int create_fails, reset_fails, init_fails;
+
+static int fake_create(struct xr_dev *dev, const struct xr_qp_attr *attr, struct xr_qp **qp)
+{
+	(void)dev;
+	(void)attr;
+	if (create_fails)
+		return create_fails;
+	assert_true(nmade < 16);
+	*qp = &made[nmade++];
+	(*qp)->state = XR_QPS_RESET;
+	return 0;
+}
+
+static int fake_destroy(struct xr_qp *qp)
+{
+	assert_in_range((uintptr_t)qp, (uintptr_t)made, (uintptr_t)(made + nmade));
+	ndestroyed++;
+	return 0;
+}
+
+static int fake_modify(struct xr_qp *qp, enum xr_qp_state state)
+{
+	/* only what verbs allow */
+	if (state == XR_QPS_INIT) {
+		assert_int_equal(qp->state, XR_QPS_RESET);
+		if (init_fails)
+			return init_fails;
+	}
+	if (state == XR_QPS_RESET && reset_fails)
+		return reset_fails;
+	qp->state = state;
+	return 0;
+}
+
+static const struct xr_fabric_ops fake = {
+	.qp_create = fake_create, .qp_destroy = fake_destroy, .qp_modify = fake_modify,
+};
+
+static struct xr_qpcache c;
+static const struct xr_qp_attr small = { .sq_depth = 8, .rq_depth = 8 }, large = { .sq_depth = 64, .rq_depth = 8 };
+
+static void begin(uint8_t reuse, uint32_t quarantine_us, uint32_t limit)
+{
+	struct xr_dev_caps caps = { .reuse = reuse, .quarantine_us = quarantine_us };
+
+	nmade = ndestroyed = 0;
+	create_fails = reset_fails = init_fails = 0;
+	xr_qpcache_init(&c, &fake, NULL, &caps, limit);
+}
+
+static struct xr_qp *get(const struct xr_qp_attr *attr, uint64_t now)
+{
+	struct xr_qp *qp;
+
+	assert_int_equal(xr_qpcache_get(&c, attr, now, &qp), 0);
+	assert_int_equal(qp->state, XR_QPS_INIT);
+	return qp;
+}
+
+static void put(struct xr_qp *qp, const struct xr_qp_attr *attr, uint64_t now)
+{
+	qp->state = XR_QPS_ERR;
+	xr_qpcache_put(&c, qp, attr, now);
+}
+
+static void used_again(void **state)
+{
+	struct xr_qp *a, *b;
+
+	(void)state;
+	begin(1, 0, 8);
+	a = get(&small, 0);
+	b = get(&small, 0);
+	assert_ptr_not_equal(a, b);
+	put(a, &small, 0);
+	put(b, &small, 0);
+	assert_int_equal(a->state, XR_QPS_RESET);
+	assert_ptr_equal(get(&small, 0), a);	/* the oldest */
+	assert_ptr_equal(get(&small, 0), b);
+	assert_ptr_not_equal(get(&small, 0), a);
+	assert_int_equal(c.hits, 2);
+	assert_int_equal(c.misses, 3);
+	assert_int_equal(c.n, 0);
+	assert_ptr_equal(c.last, &c.first);
+	xr_qpcache_end(&c);
+	assert_int_equal(ndestroyed, 0);
+}
+
+static void only_what_fits(void **state)
+{
+	struct xr_qp *a, *b;
+
+	(void)state;
+	begin(1, 0, 8);
+	a = get(&small, 0);
+	b = get(&large, 0);
+	put(a, &small, 0);
+	put(b, &large, 0);
+	assert_ptr_equal(get(&large, 0), b);
+	assert_ptr_equal(get(&small, 0), a);
+	put(a, &small, 0);
+	assert_ptr_not_equal(get(&large, 0), a);
+	xr_qpcache_end(&c);
+	assert_int_equal(ndestroyed, 1);
+}
+
+static void quarantine(void **state)
+{
+	struct xr_qp *a, *b;
+
+	(void)state;
+	begin(1, 100, 8);
+	a = get(&small, 0);
+	b = get(&small, 0);
+	put(a, &small, 1000);
+	put(b, &small, 50000);
+	assert_ptr_not_equal(get(&small, 100999), a);
+	assert_int_equal(c.hits, 0);
+	assert_ptr_equal(get(&small, 101000), a);
+	assert_ptr_not_equal(get(&small, 149999), b);
+	assert_ptr_equal(get(&small, 150000), b);
+	xr_qpcache_end(&c);
+}
+
+static void not_every_device(void **state)
+{
+	struct xr_qp *a;
+
+	(void)state;
+	begin(0, 0, 8);		/* it says that it cannot */
+	assert_false(xr_qpcache_wants(&c));
+	a = get(&small, 0);
+	put(a, &small, 0);
+	assert_int_equal(ndestroyed, 1);
+	assert_int_equal(a->state, XR_QPS_ERR);		/* not even tried */
+	begin(1, 0, 0);		/* nobody wants it to */
+	assert_false(xr_qpcache_wants(&c));
+	put(get(&small, 0), &small, 0);
+	assert_int_equal(ndestroyed, 1);
+	assert_int_equal(c.dropped, 0);
+	begin(1, 0, 8);		/* it says that it can, and fails */
+	assert_true(xr_qpcache_wants(&c));
+	reset_fails = -EBUSY;
+	put(get(&small, 0), &small, 0);
+	assert_int_equal(ndestroyed, 1);
+	assert_int_equal(c.dropped, 1);
+	reset_fails = 0;
+	a = get(&small, 0);
+	put(a, &small, 0);
+	init_fails = -EIO;
+	assert_int_equal(xr_qpcache_get(&c, &small, 0, &a), -EIO);
+	assert_int_equal(ndestroyed, 3);	/* the old one, and the new one that was tried instead */
+	create_fails = -ENOMEM;
+	assert_int_equal(xr_qpcache_get(&c, &small, 0, &a), -ENOMEM);
+	xr_qpcache_end(&c);
+	assert_int_equal(ndestroyed, nmade);
+}
+
+static void limits(void **state)
+{
+	struct xr_qp *q[4];
+	int i;
+
+	(void)state;
+	begin(1, 0, 3);
+	for (i = 0; i < 4; i++)
+		q[i] = get(&small, 0);
+	for (i = 0; i < 4; i++)
+		put(q[i], &small, 0);
+	assert_int_equal(c.n, 3);
+	assert_int_equal(c.dropped, 1);
+	assert_int_equal(ndestroyed, 1);
+	xr_qpcache_limit(&c, 1);
+	assert_int_equal(c.n, 1);
+	assert_int_equal(ndestroyed, 3);
+	assert_ptr_equal(get(&small, 0), q[2]);
+	put(q[2], &small, 0);
+	xr_qpcache_end(&c);
+	assert_int_equal(ndestroyed, 4);
+}
+
+/* --- channels over the shm device --------------------------------------------------------- */
+
+struct side {
+	struct xrdma_context *ctx;
+	struct xrdma_channel *ch;
+	uint32_t opened, got, closed;
+	int error;
+};
+
+static struct side a, b;
+static char name[XR_ADDR_NAME];
+static uint8_t data[100000];
+
+static void on_open(struct xrdma_channel *ch, void *arg)
+{
+	struct side *s = arg;
+
+	s->opened++;
+	s->ch = ch;
+}
+
+static void on_message(struct xrdma_channel *ch, const struct xrdma_msg *m, void *arg)
+{
+	(void)ch;
+	/* of this incarnation, and no other */
+	assert_true(stream_check(m->imm, 0, m->data, m->len) == m->len);
+	((struct side *)arg)->got++;
+}
+
+static void on_closed(struct xrdma_channel *ch, int error, void *arg)
+{
+	struct side *s = arg;
+
+	(void)ch;
+	s->closed++;
+	s->error = error;
+	s->ch = NULL;
+}
+
+static const struct xrdma_callbacks callbacks = {
+	.accepted = on_open, .connected = on_open, .message = on_message, .closed = on_closed,
+};
+
+static int start(void **state)
+{
+	struct xr_addr addr;
+
+	(void)state;
+	rig_address(&addr);
+	memcpy(name, addr.name, sizeof(name));
+	memset(&a, 0, sizeof(a));
+	memset(&b, 0, sizeof(b));
+	return xrdma_context_create(&a.ctx, "shm", &callbacks, &a) ||
+	       xrdma_context_create(&b.ctx, NULL, &callbacks, &b) || xrdma_listen(a.ctx, name);
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	return xrdma_context_destroy(a.ctx) || xrdma_context_destroy(b.ctx);
+}
+
+#define wait_for(cond)									\
+	do {										\
+		uint64_t end_ = xr_now_ns() + 10000000000ull;				\
+		while (!(cond) && xr_now_ns() < end_) {					\
+			xrdma_polling(a.ctx);						\
+			xrdma_polling(b.ctx);						\
+		}									\
+		assert_true(cond);							\
+	} while (0)
+
+static void say(struct side *s, uint32_t seed, size_t len)
+{
+	struct xrdma_msg m = { .data = data, .len = len, .imm = seed };
+
+	stream_fill(seed, 0, data, len);
+	assert_int_equal(xrdma_send_msg(s->ch, &m), 0);
+}
+
+/* Ended in every way, with messages under way, over and over: the same two queue pairs serve. */
+static void churn(void **state)
+{
+	struct xrdma_context_stats s;
+	struct rng g = { 3 };
+	uint32_t i, k, numbers = 0, last = 0;
+
+	(void)state;
+	for (i = 0; i < 2000; i++) {
+		uint32_t way = rng_below(&g, 4), n = rng_below(&g, 20);
+
+		a.opened = b.opened = a.closed = b.closed = a.got = b.got = 0;
+		assert_int_equal(xrdma_connect(b.ctx, name, &b.ch), 0);
+		numbers += b.ch->qp->num != last;
+		last = b.ch->qp->num;
+		wait_for(a.opened && b.opened);
+		for (k = 0; k < n; k++) {
+			say(&b, i, rng_below(&g, 10) ? rng_below(&g, 4000) : 100000);
+			if (rng_below(&g, 2))
+				say(&a, i, 100);
+		}
+		if (way == 0) {
+			xrdma_close(b.ch);
+		} else if (way == 1) {
+			xrdma_close(a.ch);
+		} else if (way == 2) {
+			xrdma_close(a.ch);
+			xrdma_close(b.ch);
+		} else {	/* without a word to the channel */
+			b.ctx->ops->qp_modify(b.ch->qp, XR_QPS_ERR);
+		}
+		wait_for(!a.ctx->channels && !b.ctx->channels);
+		assert_true(way != 0 || a.got == n);
+	}
+	assert_int_equal(a.ctx->pool.bufs + b.ctx->pool.bufs, 0);
+	assert_int_equal(numbers, 2000);	/* each life has a number of its own */
+	for (i = 0; i < 2; i++) {
+		xrdma_get_context_stats(i ? a.ctx : b.ctx, &s);
+		assert_int_equal(s.qp_misses, 1);
+		assert_int_equal(s.qp_hits, 1999);
+		assert_int_equal(s.qp_cached, 1);
+		assert_int_equal(s.qp_dropped, 0);
+		assert_int_equal(s.channels + s.pool_buffers + s.fetching + s.stale, 0);
+	}
+	assert_int_equal(xrdma_set_option(a.ctx, XRDMA_OPT_QP_CACHE, 4097), -EINVAL);
+	assert_int_equal(xrdma_set_option(a.ctx, XRDMA_OPT_QP_CACHE, 0), 0);
+	xrdma_get_context_stats(a.ctx, &s);
+	assert_int_equal(s.qp_cached, 0);
+	a.opened = b.opened = 0;
+	assert_int_equal(xrdma_connect(b.ctx, name, &b.ch), 0);
+	wait_for(a.opened && b.opened);
+	xrdma_close(b.ch);
+	wait_for(!a.ctx->channels && !b.ctx->channels);
+	xrdma_get_context_stats(a.ctx, &s);
+	assert_int_equal(s.qp_misses, 2);
+	assert_int_equal(s.qp_cached, 0);
+}
+
+/* Each request completes once before the queue pair goes to RESET, whatever the program still holds. */
+static void drained(void **state)
+{
+	uint32_t i;
+
+	(void)state;
+	assert_int_equal(xrdma_connect(b.ctx, name, &b.ch), 0);
+	wait_for(a.opened && b.opened);
+	for (i = 0; i < 128; i++)
+		say(&b, i, 4000);
+	b.ctx->ops->qp_modify(b.ch->qp, XR_QPS_ERR);
+	xrdma_polling(b.ctx);
+	wait_for(b.closed);
+	wait_for(!b.ctx->channels);
+	assert_int_equal(b.ctx->qps.n, 1);
+	assert_int_equal(b.ctx->qps.first ? b.ctx->qps.dropped : 1, 0);
+	assert_int_equal(b.ctx->pool.bufs, 0);
+}
+
+/* A completion of the connection that had the queue pair before touches nothing. */
+static void late_completions(void **state)
+{
+	struct xr_wc wc = { .status = XR_WC_SUCCESS };
+	struct xrdma_channel_stats before, after;
+	struct xrdma_context_stats s;
+	uint32_t kind;
+
+	(void)state;
+	assert_int_equal(xrdma_connect(b.ctx, name, &b.ch), 0);
+	wait_for(a.opened && b.opened);
+	say(&b, 1, 100);
+	wait_for(a.got == 1);
+	xrdma_get_channel_stats(b.ch, &before);
+	wc.qp = b.ch->qp;
+	for (kind = XR_WR_ID_RECV; kind <= XR_WR_ID_SENTINEL; kind++) {
+		wc.wr_id = XR_WR_ID(b.ch, kind, 0) ^ 1ull << 32;
+		xr_channel_complete(b.ch, &wc);
+		wc.wr_id = (uint64_t)kind << 56;	/* generation 0: nobody's */
+		xr_channel_complete(b.ch, &wc);
+	}
+	xrdma_get_channel_stats(b.ch, &after);
+	assert_memory_equal(&before, &after, sizeof(before));
+	xrdma_get_context_stats(b.ctx, &s);
+	assert_int_equal(s.stale, 2 * XR_WR_ID_SENTINEL);
+	say(&b, 2, 50000);
+	wait_for(a.got == 2);
+	assert_int_equal(b.closed, 0);
+}
+
+/* The generation goes round and is never 0, which is none. */
+static void generations(void **state)
+{
+	uint32_t i;
+
+	(void)state;
+	a.ctx->generation = b.ctx->generation = XR_GENERATIONS - 2;
+	for (i = 0; i < 5; i++) {
+		a.opened = b.opened = a.got = 0;
+		assert_int_equal(xrdma_connect(b.ctx, name, &b.ch), 0);
+		assert_true(b.ch->generation && b.ch->generation <= XR_GENERATIONS);
+		wait_for(a.opened && b.opened);
+		assert_int_equal(a.ch->peer_generation, b.ch->generation);
+		assert_int_equal(b.ch->peer_generation, a.ch->generation);
+		say(&b, i, 100);
+		wait_for(a.got == 1);
+		xrdma_close(b.ch);
+		wait_for(!a.ctx->channels && !b.ctx->channels);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(used_again),
+		cmocka_unit_test(only_what_fits),
+		cmocka_unit_test(quarantine),
+		cmocka_unit_test(not_every_device),
+		cmocka_unit_test(limits),
+		cmocka_unit_test_setup_teardown(churn, start, stop),
+		cmocka_unit_test_setup_teardown(drained, start, stop),
+		cmocka_unit_test_setup_teardown(late_completions, start, stop),
+		cmocka_unit_test_setup_teardown(generations, start, stop),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
