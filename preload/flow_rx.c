@@ -120,7 +120,8 @@ static void rx_to_tcp(struct xr_flow *f)
 	xr_flow_leave(f);
 }
 
-int xr_flow_rx_skip(struct xr_flow *f, int fd)
+/* 0: what is late has all come, and gone. */
+static int rx_drop_late(struct xr_flow *f, int fd)
 {
 	while (f->rx.late) {
 		size_t n = f->rx.late < 1u << 30 ? (size_t)f->rx.late : 1u << 30;
@@ -132,8 +133,16 @@ int xr_flow_rx_skip(struct xr_flow *f, int fd)
 		f->rx.late -= (uint64_t)r;
 		atomic_fetch_add_explicit(&f->tcp_rx, (uint64_t)r, memory_order_relaxed);
 	}
-	rx_to_tcp(f);
 	return 0;
+}
+
+int xr_flow_rx_skip(struct xr_flow *f, int fd)
+{
+	int r = rx_drop_late(f, fd);
+
+	if (!r)
+		rx_to_tcp(f);
+	return r;
 }
 
 /*
@@ -326,6 +335,8 @@ static ssize_t rx_ring(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 		dst_copy(d, NULL, done, 1);
 		r = -ESTALE;
 	}
+	if (flags & MSG_PEEK)
+		*d = start;
 	if (done)
 		return (ssize_t)done;
 	if (r == -EPROTO)
@@ -378,8 +389,8 @@ static void rx_stats(struct xr_flow *f, size_t n, size_t asked)
 }
 
 /*
- * A look at n bytes that lie before others in the next source, which it goes on to: the
- * ring behind the last bytes of TCP, or the socket behind a sealed direction.
+ * n bytes were looked at in one source: those that lie behind them in the next one as well.
+ * After a seal the socket has what follows, after a replay the same bytes and what follows.
  */
 static ssize_t rx_peek_on(struct xr_flow *f, int fd, const struct rx_dst *d, size_t n, size_t len,
 			  int flags)
@@ -387,10 +398,11 @@ static ssize_t rx_peek_on(struct xr_flow *f, int fd, const struct rx_dst *d, siz
 	struct rx_dst rest = *d;
 	ssize_t more;
 
-	if (f->rx_state == XR_RX_DRAIN && xr_shm_rx_is_frozen(&f->rx)) {
-		/* nothing lies in the ring: it was left before the socket was read up to it */
-		rest = *d;
-		return rx_kernel(fd, &rest, len, len, flags);
+	if (xr_likely(!xr_shm_rx_is_frozen(&f->rx) && !f->rx.frozen && f->rx_state == XR_RX_RING))
+		return (ssize_t)n;
+	if (f->rx.frozen && !f->rx.sealed) {
+		more = rx_drop_late(f, fd) ? 0 : rx_kernel(fd, &rest, len, len, flags);
+		return more > (ssize_t)n ? more : (ssize_t)n;
 	}
 	dst_copy(&rest, NULL, n, 1);
 	dst_skip_empty(&rest);
@@ -434,8 +446,7 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 			return rx_skipped(f, fd, d, len, flags);
 		if (n > 0 && !(flags & MSG_PEEK))
 			rx_stats(f, (size_t)n, len);
-		else if (n > 0 && xr_unlikely(f->rx.sealed) && (size_t)n < len &&
-			 xr_shm_rx_readable(&f->rx) == (uint64_t)n)
+		else if (n > 0 && (size_t)n < len)
 			return rx_peek_on(f, fd, d, (size_t)n, len, flags);
 		if (xr_likely(n != RX_NONE))
 			return n;
@@ -557,24 +568,40 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 	}
 }
 
+/* What a read would find, in all places; or -errno. */
+static long rx_avail(struct xr_flow *f, int fd)
+{
+	uint32_t state = f->rx_state;
+	long ring = 0, n;
+	int inq = 0;
+
+	if (state == XR_RX_RING || state == XR_RX_DRAIN)
+		ring = (long)xr_shm_rx_readable(&f->rx);
+	if (state == XR_RX_RING && xr_likely(!xr_shm_rx_is_frozen(&f->rx) && !f->rx.frozen))
+		return ring;
+	n = xr_sys3(SYS_ioctl, fd, 0x541b /* FIONREAD */, &inq);
+	if (n)
+		return n;
+	if (state != XR_RX_RING && state != XR_RX_DRAIN && state != XR_RX_SKIP)
+		return inq;
+	/* a replay: the same bytes once more, behind those that were read here */
+	if (f->rx.frozen && !f->rx.sealed) {
+		n = (uint64_t)inq > f->rx.late ? inq - (long)f->rx.late : 0;
+		ring += (long)f->drain_left;
+		return n > ring ? n : ring;
+	}
+	return inq + ring;
+}
+
 long xr_flow_inq(struct xr_flow *f, int fd)
 {
-	long n = 0;
-	int inq = 0;
+	long n;
 
 	if (xr_lock(&f->rx_lock))
 		return -EAGAIN;
 	if (f->rx_state == XR_RX_READY)
 		rx_try_start(f, fd);
-	if (f->rx_state != XR_RX_RING) {
-		n = xr_sys3(SYS_ioctl, fd, 0x541b /* FIONREAD */, &inq);
-		if (!n)
-			n = inq;
-	}
-	if (f->rx_state == XR_RX_SKIP && n >= 0)
-		n = (uint64_t)n > f->rx.late ? n - (long)f->rx.late : 0;
-	if (n >= 0 && (f->rx_state == XR_RX_RING || f->rx_state == XR_RX_DRAIN))
-		n += (long)xr_shm_rx_readable(&f->rx);
+	n = rx_avail(f, fd);
 	xr_unlock(&f->rx_lock);
 	return n;
 }
@@ -609,6 +636,9 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 					xr_cycles() - f->rx_checked > RX_CHECK_CYCLES))
 		rx_look_kernel(f, fd);
 	mask |= f->rx_dead;
+	/* what follows a seal comes over the socket, and so does the end */
+	if (xr_unlikely(f->rx.sealed))
+		mask |= xr_ksock_poll(fd, POLLRDHUP);
 	v.op = XR_OP_END;
 	r = f->rx_end ? 1 : xr_shm_rx_peek(&f->rx, &v);
 	if (r == 0 && xr_shm_rx_is_frozen(&f->rx))
@@ -618,7 +648,7 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 		return xr_flow_rx_poll(f, fd);
 	}
 	if (r == 1 && f->rcvlowat > 1 && v.op == XR_OP_SEND && !mask &&
-	    xr_shm_rx_readable(&f->rx) < f->rcvlowat)
+	    rx_avail(f, fd) < (long)f->rcvlowat)
 		return mask;
 	if (r)
 		return mask | POLLIN;

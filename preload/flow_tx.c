@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* The send direction of a flow: into the ring, and back to the kernel by replay. */
+#include <alloca.h>
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -154,11 +155,11 @@ static void tx_gauges(struct xr_flow *f)
 static ssize_t tx_tcp(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, size_t skip,
 		      int flags)
 {
-	struct iovec v[16];
+	struct iovec *v = alloca((size_t)cnt * sizeof(*v));
 	ssize_t n;
 	int i = 0;
 
-	for (; cnt && i < 16; iov++, cnt--) {
+	for (; cnt; iov++, cnt--) {
 		if (skip >= iov->iov_len) {
 			skip -= iov->iov_len;
 			continue;
