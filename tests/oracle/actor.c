@@ -166,6 +166,19 @@ void count_flows(void)
 
 /* ---- turns --------------------------------------------------------------- */
 
+/* Any call on its connections, as a program that goes about its business makes. */
+static void call_in(void)
+{
+	struct pollfd p[SLOTS];
+	int i, n = 0;
+
+	for (i = 0; i < SLOTS; i++)
+		if (a.fd[i] >= 0)
+			p[n++] = (struct pollfd){ .fd = a.fd[i], .events = POLLIN };
+	poll(p, (nfds_t)n, 0);
+	atomic_store(&a.sh->nudge, 0);
+}
+
 static void wait_turn(uint32_t want)
 {
 	static const struct timespec nap = { 0, 2000000 };
@@ -174,6 +187,8 @@ static void wait_turn(uint32_t want)
 	for (i = 0; atomic_load(&a.sh->turn) != want; i++) {
 		uint32_t seen;
 
+		if (a.side <= B && atomic_load(&a.sh->nudge) == (uint32_t)a.side + 1)
+			call_in();
 		if (i < 500) {
 			yield();
 			continue;
@@ -184,6 +199,24 @@ static void wait_turn(uint32_t want)
 			raw(SYS_futex, (long)&a.sh->turn, FUTEX_WAIT, seen, (long)&nap, 0);
 		atomic_fetch_sub(&a.sh->sleepers, 1);
 	}
+}
+
+/*
+ * Operations after which a connection may be back on TCP for a reader that knows of no
+ * fabric: what is unread comes from the sender, when its program next makes a call.  See
+ * LEGAL_LATE.
+ */
+static void nudge_peer(const struct op *o)
+{
+	uint64_t end = now_us() + 1000000;
+
+	if (o->kind != OP_CLOSE && !(o->kind == OP_DUP && dup_names_target(o->arg[1])))
+		return;
+	if (!legal_late(&a.m, o))
+		return;
+	atomic_store(&a.sh->nudge, (uint32_t)!(a.side % 2) + 1);
+	while (atomic_load(&a.sh->nudge) && now_us() < end)
+		yield();
 }
 
 static void pass_turn(uint32_t next)
@@ -354,7 +387,7 @@ static void *thread_main(void *arg)
 static void await_blocked(struct job *j)
 {
 	char path[64], text[256];
-	int i, tid, fd;
+	int i, tid, fd, asleep = 0;
 
 	for (i = 0; i < 5000 && !__atomic_load_n(&j->r->done, __ATOMIC_ACQUIRE); i++) {
 		long n;
@@ -372,7 +405,8 @@ static void await_blocked(struct job *j)
 		raw(SYS_close, fd, 0, 0, 0, 0);
 		text[n > 0 ? n : 0] = 0;
 		p = strrchr(text, ')');
-		if (p && p[1] == ' ' && p[2] == 'S')
+		asleep = p && p[1] == ' ' && p[2] == 'S' ? asleep + 1 : 0;
+		if (asleep == 4)
 			return;
 	}
 }
@@ -477,6 +511,7 @@ static void run_from(uint32_t i)
 		} else {
 			perform(o, r, file_of(o));
 		}
+		nudge_peer(o);
 		apply(o);
 		pass_turn(i + 1);
 	}

@@ -11,6 +11,10 @@
 #include <sys/epoll.h>
 
 #define LEGAL_TABLE(X) \
+	X(LATE, "one of several descriptors of a socket is closed that was registered with epoll: " \
+	  "only the kernel keeps such a registration, the connection goes back to TCP, and bytes " \
+	  "that were not read come again from the peer's process when it next makes a call; the " \
+	  "peer makes one before the script goes on") \
 	X(OUTQ, "SIOCOUTQ: acknowledgements arrive when the kernel sends them; any number of " \
 	  "bytes between none and all that were sent may be outstanding")
 
@@ -39,6 +43,17 @@ static int legal(enum legal which)
 {
 	legal_used[which]++;
 	return 1;
+}
+
+int legal_late(const struct model *m, const struct op *o)
+{
+	int slot = dup_names_target(o->arg[1]) && o->kind == OP_DUP ? o->arg[2] : o->arg[0];
+	const struct m_file *f;
+
+	if (slot < 0 || slot >= SLOTS)
+		return 0;
+	f = &m->slot[o->side][slot];
+	return f->conn >= 0 && model_refs(m, f->conn, f->end) > 1 && legal(LEGAL_LATE);
 }
 
 static int extra_legal(const struct op *o, int i, int64_t p, int64_t q)
