@@ -113,12 +113,9 @@ void xr_channel_free(struct xrdma_channel *ch)
 	xr_onesided_end(ch);
 	for (; ch->released != ch->queued; ch->released++)
 		xr_channel_release(ch, &ch->out[ch->released & ch->out_mask]);
-	for (i = 0; ch->in && i < ch->nin; i++) {
+	for (i = 0; ch->in && i < ch->nin; i++)
 		if (ch->in[i].buf.addr)
 			xr_pool_put(&ctx->pool, &ch->in[i].buf);
-		if (ch->in[i].copy.addr)
-			xr_pool_put(&ctx->pool, &ch->in[i].copy);
-	}
 	for (i = 0; i < XR_WINDOW_CTL; i++)
 		if (ch->ctl[i].addr)
 			xr_pool_put(&ctx->pool, &ch->ctl[i]);

@@ -21,6 +21,7 @@
 
 #include <stdint.h>
 #include "context.h"
+#include "mem.h"
 #include "pool.h"
 #include "window.h"
 #include "window_adapt.h"
@@ -87,10 +88,10 @@ struct xr_out {			/* a message between send and settled */
 };
 
 struct xr_in {			/* a receive, and the message that came in it */
-	struct xr_buf buf;	/* none: by reference */
-	struct xr_buf copy;	/* what came by reference and has to wait */
+	struct xr_buf buf;	/* none: by reference, unless copied */
 	const uint8_t *data;
 	uint32_t len, ref;
+	uint8_t copied;		/* it came by reference, and has to wait */
 	struct xr_msg_hdr h;	/* checked private copies: what is by reference may change */
 	struct xr_msg_where where;
 	uint8_t trace[XR_MSG_TRACE_LEN];
@@ -215,7 +216,11 @@ void xr_channel_release(struct xrdma_channel *ch, struct xr_out *o);
 /* --- channel_flow.c: what the network takes --- */
 
 /* ns, or 0 where round trips are no signal and nobody needs to know. */
-uint64_t xr_channel_now(const struct xrdma_channel *ch);
+static inline uint64_t xr_channel_now(const struct xrdma_channel *ch)
+{
+	return ch->tx.p.target ? xr_now_ns() : 0;
+}
+
 /* 1 when so many bytes may go; otherwise somebody sees to it when they may. */
 int xr_channel_may(struct xrdma_channel *ch, struct xr_adapt *a, uint64_t len);
 void xr_channel_sent(struct xrdma_channel *ch, const struct xr_out *o, const struct xr_wc *wc);

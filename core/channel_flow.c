@@ -8,11 +8,6 @@
 #include "channel.h"
 #include "mem.h"
 
-uint64_t xr_channel_now(const struct xrdma_channel *ch)
-{
-	return ch->tx.p.target ? xr_now_ns() : 0;
-}
-
 int xr_channel_may(struct xrdma_channel *ch, struct xr_adapt *a, uint64_t len)
 {
 	uint64_t now = xr_channel_now(ch), wait;

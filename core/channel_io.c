@@ -56,8 +56,9 @@ static void in_let_go(struct xrdma_channel *ch, struct xr_in *in)
 static void ch_repost(struct xrdma_channel *ch, uint32_t i)
 {
 	in_let_go(ch, &ch->in[i]);
-	if (ch->in[i].copy.addr)
-		xr_pool_put(&ch->ctx->pool, &ch->in[i].copy);
+	if (ch->in[i].copied)
+		xr_pool_put(&ch->ctx->pool, &ch->in[i].buf);
+	ch->in[i].copied = 0;
 	if (ch->state != XR_CH_DEAD && xr_channel_post_recv(ch, i))
 		xr_channel_fail(ch, -EIO);
 }
@@ -349,10 +350,11 @@ static void in_settle(struct xrdma_channel *ch, struct xr_in *in)
 		return;
 	if (in->h.type == XR_MSG_EAGER) {
 		/* nothing is before it, so it is delivered now; or no memory, so it has to stay */
-		if (ch->arr_head == ch->arr_tail || xr_pool_get(&ch->ctx->pool, XR_MSG_EAGER_MAX, &in->copy))
+		if (ch->arr_head == ch->arr_tail || xr_pool_get(&ch->ctx->pool, XR_MSG_EAGER_MAX, &in->buf))
 			return;
-		memcpy(in->copy.addr, in->payload, in->h.len);
-		in->payload = in->copy.addr;
+		in->copied = 1;
+		memcpy(in->buf.addr, in->payload, in->h.len);
+		in->payload = in->buf.addr;
 	}
 	in_let_go(ch, in);
 }

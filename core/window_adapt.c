@@ -90,7 +90,7 @@ uint64_t xr_adapt_wait(const struct xr_adapt *a, uint64_t now, uint64_t len, int
 	return pause && now < a->last + pause ? a->last + pause - now : 0;
 }
 
-int xr_adapt_open(struct xr_adapt *a, uint64_t now, uint64_t len)
+int xr_adapt_open_slow(struct xr_adapt *a, uint64_t now, uint64_t len)
 {
 	int ack;
 
@@ -98,17 +98,6 @@ int xr_adapt_open(struct xr_adapt *a, uint64_t now, uint64_t len)
 		return 1;
 	a->limited = 1;
 	return 0;
-}
-
-void xr_adapt_sent(struct xr_adapt *a, uint64_t now, uint64_t len)
-{
-	a->sent += len;
-	a->inflight += len;
-	a->last = now;
-	a->last_len = len;
-	/* a window of which one message fills all is as limited as one that turns others away */
-	if (a->inflight << Q >= a->window)
-		a->limited = 1;
 }
 
 /* --- signals -------------------------------------------------------------------------------- */
@@ -138,8 +127,10 @@ static void share_add(uint32_t *share, int hit)
 {
 	if (hit)
 		*share += (SHARE_ONE - *share) >> SHARE_GAIN;
-	else
+	else if (*share >> SHARE_GAIN)
 		*share -= *share >> SHARE_GAIN;
+	else
+		*share = 0;
 }
 
 static void adapt_rtt(struct xr_adapt *a, uint64_t rtt)
@@ -203,7 +194,7 @@ static void adapt_grow(struct xr_adapt *a, uint64_t len)
 		a->window = a->p.ceiling << Q;
 }
 
-int xr_adapt_acked(struct xr_adapt *a, uint64_t len, uint64_t rtt, int marked)
+int xr_adapt_acked_slow(struct xr_adapt *a, uint64_t len, uint64_t rtt, int marked)
 {
 	uint64_t cuts = a->cuts_rtt + a->cuts_ecn;
 

@@ -70,18 +70,48 @@ int xr_adapt_init(struct xr_adapt *a, const struct xr_adapt_params *p);
 uint64_t xr_adapt_window(const struct xr_adapt *a);
 /* Smallest round trip that is remembered, ns; 0: none yet. */
 uint32_t xr_adapt_base(const struct xr_adapt *a);
-/* 1 when len bytes may go now; len 0 always may. */
-int xr_adapt_open(struct xr_adapt *a, uint64_t now, uint64_t len);
 /* ns until it opens by time alone: 0: it is open, or an ack must come first (then *ack is 1). */
 uint64_t xr_adapt_wait(const struct xr_adapt *a, uint64_t now, uint64_t len, int *ack);
-void xr_adapt_sent(struct xr_adapt *a, uint64_t now, uint64_t len);
 /*
  * len bytes are not under way any more.  rtt: ns, 0 when it was not measured; marked: 1 when they met
  * congestion.  -EINVAL: more than was under way.
  */
-int xr_adapt_acked(struct xr_adapt *a, uint64_t len, uint64_t rtt, int marked);
+static inline int xr_adapt_acked(struct xr_adapt *a, uint64_t len, uint64_t rtt, int marked);
 /* The receiver turned a message away, which will be tried again. */
 void xr_adapt_rnr(struct xr_adapt *a);
+
+/* --- what most messages need of it: a wide window and no signal ------------------------------ */
+
+int xr_adapt_open_slow(struct xr_adapt *a, uint64_t now, uint64_t len);
+int xr_adapt_acked_slow(struct xr_adapt *a, uint64_t len, uint64_t rtt, int marked);
+
+/* 1 when len bytes may go now; len 0 always may. */
+static inline int xr_adapt_open(struct xr_adapt *a, uint64_t now, uint64_t len)
+{
+	if (a->inflight + len <= a->window >> 8 && a->last_len <= a->window >> 8)
+		return 1;
+	return xr_adapt_open_slow(a, now, len);
+}
+
+static inline void xr_adapt_sent(struct xr_adapt *a, uint64_t now, uint64_t len)
+{
+	a->sent += len;
+	a->inflight += len;
+	a->last = now;
+	a->last_len = len;
+	/* a window of which one message fills all is as limited as one that turns others away */
+	if (a->inflight >= a->window >> 8)
+		a->limited = 1;
+}
+
+static inline int xr_adapt_acked(struct xr_adapt *a, uint64_t len, uint64_t rtt, int marked)
+{
+	if (rtt || marked || a->marked || a->rnr || a->window >> 8 < a->p.ceiling || len > a->inflight)
+		return xr_adapt_acked_slow(a, len, rtt, marked);
+	a->inflight -= len;
+	a->acked += len;
+	return 0;
+}
 
 /* --- all flows of a context ---------------------------------------------------------------- */
 
