@@ -145,7 +145,7 @@ static int link_get(struct xr_epoll *ep, struct xr_flow *f, struct xr_eplink **o
 	k->active = 0;
 	/* a peer that is gone rings no bell; the kernel tells of its end */
 	k->bell = xr_shm_link_bell(l, ep->waiter);
-	if (k->bell == -EPIPE)
+	if (k->bell == -EPIPE || k->bell == -ECONNRESET)
 		k->bell = -1;
 	r = k->bell < -1 ? k->bell : 0;
 	if (!r && k->bell >= 0)
@@ -265,9 +265,9 @@ static void reg_detach(struct xr_epreg *r)
 		r->parked = 1;
 		return;
 	}
-	e = xr_ep_sys_ctl(r->ep->outer, EPOLL_CTL_ADD, r->fd, r->events, r->data);
-	if (e == -EBADF && f->priv->fd != r->fd)
-		e = xr_ep_sys_ctl(r->ep->outer, EPOLL_CTL_ADD, f->priv->fd, r->events, r->data);
+	/* its own number may be closed, or somebody else's */
+	e = xr_ep_sys_ctl(r->ep->outer, EPOLL_CTL_ADD,
+			  xr_fd_flow(r->fd) == f ? r->fd : f->priv->fd, r->events, r->data);
 	if (e && e != -EEXIST)
 		xr_warn("a descriptor could not return to its epoll set: error %d", -e);
 }
@@ -431,6 +431,26 @@ void xr_epoll_flow_detach(struct xr_flow *f)
 		if (r->attached)
 			ef->attached = 1;
 unlock_big:
+	xr_ep_big_unlock();
+}
+
+void xr_epoll_fd_detach(struct xr_flow *f, int fd)
+{
+	struct xr_epflow *ef;
+	struct xr_epreg *r, *next;
+
+	if (!f->priv->regs || xr_ep_big_lock())
+		return;
+	ef = xr_ep_flow(f, 0);
+	for (r = ef ? ef->regs : NULL; r; r = next) {
+		struct xr_epoll *ep = r->ep;
+
+		next = r->flow_next;
+		if (r->fd != fd || !r->attached || xr_ep_lock(ep))
+			continue;
+		reg_detach(r);
+		xr_ep_unlock(ep);
+	}
 	xr_ep_big_unlock();
 }
 

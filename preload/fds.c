@@ -56,6 +56,13 @@ static void name_another(struct xr_flow *f, int fd)
 		}
 }
 
+static void close_registered(struct xr_flow *f, int fd)
+{
+	xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
+	/* also while a replay is under way: afterwards the number is somebody else's */
+	xr_epoll_fd_detach(f, fd);
+}
+
 struct xr_fds_closing xr_fds_close_begin(int fd)
 {
 	struct xr_fds_closing c = { xr_fd_entry(fd), 0 };
@@ -69,7 +76,7 @@ struct xr_fds_closing xr_fds_close_begin(int fd)
 	f = entry_flow(c.entry);
 	/* a registration outlives its descriptor when a duplicate is left: only the kernel's does */
 	if (f && xr_load_relaxed(&f->priv->fds) > 1 && xr_load_acquire(&f->path) && registered(f))
-		xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
+		close_registered(f, fd);
 	c.entry = xr_fd_take(fd);
 	f = entry_flow(c.entry);
 	if (!f)

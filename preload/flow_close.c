@@ -84,6 +84,12 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 		if (waiter)
 			xr_flow_tell(f, waiter);
 	}
+	/*
+	 * Closed both ways: a peer that still writes shall be answered with RST, and only the
+	 * kernel does that.
+	 */
+	if (f->rx_shut && f->tx_shut)
+		xr_flow_retreat(f, fd, XR_REASON_CLOSED, 0);
 	xr_epoll_flow_kick(f);
 	return r;
 }

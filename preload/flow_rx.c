@@ -636,6 +636,8 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 					xr_cycles() - f->rx_checked > RX_CHECK_CYCLES))
 		rx_look_kernel(f, fd);
 	mask |= f->rx_dead;
+	if (f->rx_shut)
+		mask |= POLLRDHUP;
 	/* what follows a seal comes over the socket, and so does the end */
 	if (xr_unlikely(f->rx.sealed))
 		mask |= xr_ksock_poll(fd, POLLRDHUP);

@@ -186,8 +186,10 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 	*waiter = 0;
 	switch (xr_load_relaxed(&f->tx_state)) {
 	case XR_TX_RING:
-		if (xr_unlikely(f->tx_shut))
-			return -EPIPE;
+		if (xr_unlikely(f->tx_shut)) {
+			n = xr_flow_error(f, fd);
+			return n ? -n : -EPIPE;
+		}
 		r = tx_peer_gone(f, fd);
 		if (xr_unlikely(f->rx_reset)) {
 			n = xr_flow_take_error(f);
@@ -243,7 +245,7 @@ static ssize_t tx_error(ssize_t err, int flags)
 /* A write of no bytes: moves none, but fails where one of a byte would. */
 static ssize_t send_none(struct xr_flow *f, int fd)
 {
-	int err = xr_flow_take_error(f);
+	int err = xr_flow_error(f, fd);
 
 	if (err)
 		return -err;
