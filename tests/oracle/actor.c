@@ -143,7 +143,10 @@ void count_flows(void)
 		snprintf(want, sizeof(want), "%d.", (int)getpid());
 		d = opendir(path);
 		while (d && (e = readdir(d))) {
-			if (strncmp(e->d_name, want, strlen(want)))
+			size_t len = strlen(want);
+
+			if (strncmp(e->d_name, want, len) ||
+			    e->d_name[len + strspn(e->d_name + len, "0123456789")])
 				continue;
 			snprintf(path + strlen(path), sizeof(path) - strlen(path), "/%s", e->d_name);
 			fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -46,6 +46,9 @@ long do_connect(const struct op *o, struct res *r)
 	e = errno;
 	for (i = 0; ret && e == EINPROGRESS && i < 1000 && !raw_poll(fd, POLLOUT); i++)
 		yield();
+	/* the call that ends it: until then the kernel's socket is "connecting" for some calls */
+	if (ret && e == EINPROGRESS)
+		res_extra(r, connect(fd, (struct sockaddr *)&s6, sizeof(s6)));
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	errno = e;
 	return ret;

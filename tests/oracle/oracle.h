@@ -184,9 +184,12 @@ uint64_t rnd64(uint64_t *s);
 void generate(struct script *s, uint64_t seed);
 extern int no_faults;	/* no addresses that fault */
 
-/* legal.c: 0, or a sentence about the first difference; op and part say where */
+/*
+ * legal.c: NULL, or what is different first; op and part say where.  went_back: connections of
+ * the other pair left shm in this run.
+ */
 const char *compare(const struct script *s, const struct shared *plain, const struct shared *other,
-		    uint32_t *op, int *part);
+		    int went_back, uint32_t *op, int *part);
 /* May what is unread come late after this operation, which lets go of one of several descriptors? */
 int legal_late(const struct model *before, const struct op *o);
 extern uint64_t legal_used[];
@@ -200,6 +203,7 @@ struct pair {
 	pid_t pid[2];
 	int cpu;
 	uint64_t respawned;
+	int went_back;		/* connections left shm in the last case */
 	uint32_t stuck;		/* operation at which the last case hung or lost a process */
 };
 enum { PAIR_OK, PAIR_HANG, PAIR_DIED };

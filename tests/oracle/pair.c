@@ -137,6 +137,7 @@ int pair_run(struct pair *p, const struct script *s, enum mode mode, unsigned in
 	static const struct timespec slice = { 0, 20000000 };
 	struct shared *sh = p->sh;
 	uint64_t progress = now_ms();
+	uint64_t back = atomic_load(&sh->retreated[0]) + atomic_load(&sh->retreated[1]);
 	uint32_t turn = 0;
 	int why;
 
@@ -157,7 +158,7 @@ int pair_run(struct pair *p, const struct script *s, enum mode mode, unsigned in
 		uint32_t done = atomic_load(&sh->done), now;
 
 		if (done == 2)
-			return PAIR_OK;
+			break;
 		syscall(SYS_futex, &sh->done, FUTEX_WAIT, done, &slice, NULL, 0);
 		now = atomic_load(&sh->turn);
 		if (now != turn) {
@@ -165,7 +166,7 @@ int pair_run(struct pair *p, const struct script *s, enum mode mode, unsigned in
 			progress = now_ms();
 		}
 		if (atomic_load(&sh->done) == 2)
-			return PAIR_OK;
+			break;
 		why = died(p) ? PAIR_DIED : now_ms() - progress > patience_ms ? PAIR_HANG : PAIR_OK;
 		if (why == PAIR_OK)
 			continue;
@@ -175,6 +176,8 @@ int pair_run(struct pair *p, const struct script *s, enum mode mode, unsigned in
 		p->respawned++;
 		return why;
 	}
+	p->went_back = atomic_load(&sh->retreated[0]) + atomic_load(&sh->retreated[1]) != back;
+	return PAIR_OK;
 }
 
 void pair_stop(struct pair *p)
