@@ -82,7 +82,8 @@ struct xrdma_callbacks {
 	 * after the return. 0: the peer closed it, all it had sent was delivered before. Else
 	 * -ECONNREFUSED, -ETIMEDOUT, -EHOSTUNREACH: nothing answered to xrdma_connect();
 	 * -ECONNRESET: the peer is gone; -EPROTO: it sent what cannot be; -EMSGSIZE, -ENOMEM: a
-	 * message could not be taken; -EIO: the device failed.
+	 * message could not be taken; -EIO: the device failed. Memory that was under way is let go of when
+	 * the channel is drained, a few rounds later.
 	 */
 	void (*closed)(struct xrdma_channel *ch, int error, void *arg);
 };
