@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Every scenario of scenario.c holds, and the checker finds what is put wrong on purpose."""
+import re
+import subprocess
+
+import pytest
+
+import build
+
+SCENARIOS = re.findall(r'^\t\{ "([^"]+)"(?!.*\.deep = 1)', (build.TOP / "tests/model/scenario.c").read_text(), re.M)
+
+# What the checker finds in the code as it is: scenario -> fault.
+LOST = "a sender that died after it saw the peer's seal takes along what it would have replayed"
+ERROR = "an error that a read meets behind its bytes is dropped"
+START = "a START that was taken back by a retreat is taken for a lie"
+COUNT = "bytes of TCP that are read after START are not counted: no way back"
+HINT = "waiting on a sealed direction takes back the hint to its sender"
+CARE = "a read that gives bytes or the end does not look whether the peer waits for a replay"
+KNOWN = {
+    "half-close-both-exec": "the kernel's FIN goes out while bytes lie unread in the ring, which can then not be replayed",
+    "half-close-poll": CARE,
+    "close": ERROR, "close-both": ERROR, "close-lag": ERROR, "close-hurried": ERROR, "upgrade-close": ERROR,
+    "kill-sealed": LOST, "kill-retreat": LOST,
+    "upgrade-back": START, "upgrade-back-caller": START, "upgrade-exec": START, "upgrade-exec-caller": START,
+    "return-1": COUNT, "return-1-kill": COUNT, "return-2-caller": COUNT, "return-2-close": COUNT, "return-2-exec": COUNT,
+    "return-3-caller": COUNT, "return-3-kill": COUNT, "return-3-shut": COUNT, "return-4": COUNT, "return-4-back": COUNT,
+    "return-5": COUNT, "sleep-return": COUNT,
+    "sleep-sealed": HINT, "sleep-shut": HINT,
+}
+
+# name: (source, text, replacement, scenarios of which one at least must fail)
+MUTANTS = {
+    "what was read behind a freeze is read again": (
+        "core/shm_ring_rx.c", "\t\trx->late += rx->pending;\n", "", ["one-way"]),
+    "a freeze by the sender looks like one by the receiver": (
+        "core/shm_ring.c", "XR_FROZEN | XR_REPLAYING)", "XR_FROZEN)", ["one-way", "both-ways"]),
+    "a seal looks at the ring once": (
+        "core/shm_ring_rx.c", "#define RX_SEAL_TRIES\t64", "#define RX_SEAL_TRIES\t1", ["one-way", "both-ways"]),
+    "nobody looks for a sleeper after a send": (
+        "preload/flow_tx.c", "\t\t\txr_shm_tx_armed(&f->tx, waiter);\n", "", ["sleep"]),
+    "the look for a sleeper comes before the publication": (
+        "preload/flow_tx.c", "\t\tn = xr_shm_tx_send(&f->tx, iov, cnt, skip, len);\n\t\tif (n > 0) {\n",
+        "\t\txr_shm_tx_armed(&f->tx, waiter);\n\t\tn = xr_shm_tx_send(&f->tx, iov, cnt, skip, len);\n"
+        "\t\tif (n > 0) {\n\t\t\treturn n;\n", ["sleep"]),
+    "START before READY": (
+        "preload/upgrade.c", "u->state == XR_UP_READY && xr_load_acquire(&f->tx.dir->ready)",
+        "u->state == XR_UP_READY", ["sleep-upgrade", "upgrade-back", "upgrade"]),
+    "the ring is read before the rest of TCP": (
+        "preload/flow_rx.c", "f->drain_left ? XR_RX_DRAIN : XR_RX_RING", "XR_RX_RING", ["upgrade-lag"]),
+    "any FIN is a death": (
+        "preload/flow_rx.c", "\treturn xr_shm_link_progress(f->link) != 0;\n", "\treturn 1;\n",
+        ["half-close-poll"]),
+    "memory is not looked at again when the FIN shows": (
+        "preload/flow_rx.c",
+        "\t\t\tn = rx_ring(f, fd, d, len, flags);\n\t\t\tif (n == RX_MOVED)\n",
+        "\t\t\tif (n == RX_MOVED)\n", ["kill", "kill-lag"]),
+    "END is forgotten by a replay": (
+        "preload/flow_tx.c", "\tif (f->tx_shut && !f->tx_kfin) {", "\tif (0) {", ["half-close", "half-close-exec"]),
+    "unread bytes do not make a close a reset": (
+        "preload/flow_close.c", "abort = unread || ", "unread = 0;\n\tabort =", ["close"]),
+    "the block of a direction is given away while the peer reads it": (
+        "preload/flow.c", "return xr_load_acquire(&f->procs) || (f->link && !flow_peer_done(f));",
+        "return xr_load_acquire(&f->procs) != 0;", ["close"]),
+}
+
+
+@pytest.fixture(scope="session")
+def checker(tmp_path_factory):
+    work = tmp_path_factory.mktemp("model")
+    return work / "check", build.build(work / "check", work)
+
+
+def check(program, *arguments):
+    done = subprocess.run([program, *arguments], stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode in (0, 1), done
+    return done
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_holds(checker, scenario, request):
+    if scenario in KNOWN:
+        request.applymarker(pytest.mark.xfail(reason=KNOWN[scenario]))
+    done = check(checker[0], *(["--brief"] if scenario in KNOWN else []), scenario)
+    assert done.returncode == 0, "\n" + done.stdout
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_finds(checker, mutant, tmp_path):
+    source, old, new, scenarios = MUTANTS[mutant]
+    text = (build.TOP / source).read_text()
+    assert text.count(old) == 1, "the source has changed: this mutant needs another text"
+    objects = dict(checker[1])
+    objects[source] = tmp_path / "mutant.o"
+    build.compile_one(source, objects[source], text.replace(old, new))
+    build.link(tmp_path / "check", objects)
+    for scenario in scenarios:
+        done = check(tmp_path / "check", "--brief", scenario)
+        if done.returncode:
+            assert "holds" not in done.stdout
+            return
+    pytest.fail("not found in " + ", ".join(scenarios))
