@@ -356,6 +356,41 @@ static void drained(void **state)
 	assert_int_equal(b.ctx->pool.bufs, 0);
 }
 
+#define MANY 1000u
+
+/* More requests, and more ends, than the connection between two processes holds at once. */
+static void a_thousand_at_once(void **state)
+{
+	static struct xrdma_channel *ch[MANY];
+	struct xrdma_context_stats s;
+	uint32_t round, i;
+
+	(void)state;
+	assert_int_equal(xrdma_set_option(a.ctx, XRDMA_OPT_WINDOW_MSGS, 4), 0);
+	assert_int_equal(xrdma_set_option(b.ctx, XRDMA_OPT_WINDOW_MSGS, 4), 0);
+	assert_int_equal(xrdma_set_option(a.ctx, XRDMA_OPT_QP_CACHE, 4096), 0);
+	assert_int_equal(xrdma_set_option(b.ctx, XRDMA_OPT_QP_CACHE, 4096), 0);
+	assert_int_equal(xrdma_connect(b.ctx, name, &ch[0]), 0);
+	wait_for(a.opened && b.opened);
+	for (round = 0; round < 3; round++) {
+		a.opened = b.opened = 0;
+		for (i = round ? 0 : 1; i < MANY; i++)
+			assert_int_equal(xrdma_connect(b.ctx, name, &ch[i]), 0);
+		wait_for(a.opened == MANY - !round && b.opened == MANY - !round);
+		for (i = 0; i < MANY; i++)
+			xrdma_close(ch[i]);
+		wait_for(!a.ctx->channels && !b.ctx->channels);
+	}
+	assert_int_equal(b.closed, 0);
+	assert_int_equal(a.closed, 3 * MANY);
+	assert_int_equal(a.error, 0);
+	xrdma_get_context_stats(b.ctx, &s);
+	assert_int_equal(s.qp_misses, MANY);
+	assert_int_equal(s.qp_hits, 2 * MANY);
+	assert_int_equal(s.qp_cached, MANY);
+	assert_int_equal(s.qp_dropped + s.pool_buffers, 0);
+}
+
 /* A completion of the connection that had the queue pair before touches nothing. */
 static void late_completions(void **state)
 {
@@ -417,6 +452,7 @@ int main(void)
 		cmocka_unit_test(limits),
 		cmocka_unit_test_setup_teardown(churn, start, stop),
 		cmocka_unit_test_setup_teardown(drained, start, stop),
+		cmocka_unit_test_setup_teardown(a_thousand_at_once, start, stop),
 		cmocka_unit_test_setup_teardown(late_completions, start, stop),
 		cmocka_unit_test_setup_teardown(generations, start, stop),
 	};
