@@ -52,6 +52,11 @@
 #define XR_PATH_RX	2u	/* reads go through xr_flow_recv, waits through xr_flow_poll */
 #define XR_PATH_TX	4u	/* writes go through xr_flow_send */
 #define XR_PATH_FABRIC	(XR_PATH_RX | XR_PATH_TX)
+/*
+ * Beside COUNT: about to move.  The kernel carries it still, but by way of xr_flow_recv and
+ * xr_flow_send, whose sleep, unlike one in the kernel's, does not hold up the move.
+ */
+#define XR_PATH_MOVE	8u
 
 enum xr_rx_state { XR_RX_TCP, XR_RX_READY, XR_RX_DRAIN, XR_RX_RING, XR_RX_SKIP };
 enum xr_tx_state { XR_TX_TCP, XR_TX_RING, XR_TX_REPLAY };
@@ -108,6 +113,9 @@ struct xr_flow {
 	uint64_t rx_checked;		/* cycle count of the last look at the kernel socket */
 	struct xr_shm_rx rx;
 
+	/* earlier links, referenced till the flow ends: both locks; here because there is room */
+	struct xr_shm_link *past[XR_FLOW_PAST];
+
 	/* send direction: tx_lock */
 	struct xr_lock tx_lock __attribute__((aligned(XR_PAIRLINE)));
 	_Atomic uint32_t tx_state;	/* written under tx_lock; others look */
@@ -118,7 +126,6 @@ struct xr_flow {
 
 	/* fabric attachment: set with both locks held, constant while XR_PATH_FABRIC */
 	struct xr_shm_link *link __attribute__((aligned(XR_CACHELINE)));
-	struct xr_shm_link *past[XR_FLOW_PAST];	/* earlier ones, referenced till the flow ends */
 	uint64_t dir_off;		/* own direction block in the own arena */
 	uint32_t peer_cookie;		/* what the peer calls its end of the flow */
 	uint32_t peer_dir_gen;		/* generation of the peer's direction block when attached */
@@ -256,6 +263,9 @@ struct xr_flow_slab {
 	int pid;
 };
 extern struct xr_flow_slab xr_slab;
+
+/* The slab is address space that a program under RLIMIT_AS may want itself. */
+_Static_assert(sizeof(struct xr_flow) <= 640, "a flow grows by lines, times max_flows");
 
 /*
  * The links of this process: a live one to the process uuid, taken with a reference.

@@ -139,7 +139,7 @@ void xr_flow_wake(struct xr_flow *f)
 {
 	struct xr_shm_link *l = f->link;
 	uint32_t w;
-	int dir;
+	int dir, i;
 
 	if (!l)
 		return;
@@ -152,8 +152,12 @@ void xr_flow_wake(struct xr_flow *f)
 	}
 	for (dir = 0; dir < 2; dir++) {
 		w = xr_waiter_claimed(f, dir);
-		if (w)
-			xr_shm_link_notify_own(l, w, f->index);
+		if (!w)
+			continue;
+		/* it sleeps on the bell of the link that the flow was on when it went to sleep */
+		xr_shm_link_notify_own(l, w, f->index);
+		for (i = 0; i < f->npast; i++)
+			xr_shm_link_notify_own(f->past[i], w, f->index);
 	}
 	xr_epoll_flow_kick(f);
 }

@@ -395,22 +395,24 @@ static void rx_stats(struct xr_flow *f, size_t n, size_t asked)
 static ssize_t rx_peek_on(struct xr_flow *f, int fd, const struct rx_dst *d, size_t n, size_t len,
 			  int flags)
 {
-	struct rx_dst rest = *d;
-	ssize_t more;
+	struct rx_dst rest = *d, all = *d;
+	ssize_t more = 0;
 
 	if (xr_likely(!xr_shm_rx_is_frozen(&f->rx) && !f->rx.frozen && f->rx_state == XR_RX_RING))
 		return (ssize_t)n;
-	if (f->rx.frozen && !f->rx.sealed) {
-		more = rx_drop_late(f, fd) ? 0 : rx_kernel(fd, &rest, len, len, flags);
-		return more > (ssize_t)n ? more : (ssize_t)n;
-	}
 	dst_copy(&rest, NULL, n, 1);
 	dst_skip_empty(&rest);
 	if (f->rx_state == XR_RX_DRAIN)
 		more = rx_ring(f, fd, &rest, len - n, flags);
-	else
+	else if (f->rx.sealed)
 		more = rx_kernel(fd, &rest, len - n, len - n, flags);
-	return (ssize_t)n + (more > 0 ? more : 0);
+	if (more > 0)
+		n += (size_t)more;
+	if (f->rx.frozen && !f->rx.sealed && n < len && !rx_drop_late(f, fd)) {
+		more = rx_kernel(fd, &all, len, len, flags);
+		n = more > (ssize_t)n ? (size_t)more : n;
+	}
+	return (ssize_t)n;
 }
 
 /* One attempt under rx_lock, never blocks.  > 0, 0 EOF, RX_NONE, errors. */
@@ -433,6 +435,7 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 		n = rx_kernel(fd, d, len, len < f->drain_left ? len : f->drain_left, flags);
 		if (n > 0 && !(flags & MSG_PEEK)) {
 			f->drain_left -= (uint64_t)n;
+			atomic_fetch_add_explicit(&f->tcp_rx, (uint64_t)n, memory_order_relaxed);
 			xr_stats_rx(f->st, XR_CARRIER_TCP, (uint64_t)n);
 			if (!f->drain_left)
 				f->rx_state = XR_RX_RING;
@@ -532,8 +535,10 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 
 		xr_control_check();
 		/* back on TCP: the hook starts over, unless MSG_WAITALL has a part already */
-		if (!done && !(xr_load_acquire(&f->path) & XR_PATH_RX))
+		if (!done && !(xr_load_acquire(&f->path) & (XR_PATH_RX | XR_PATH_MOVE)))
 			return -EREMOTEIO;
+		if (xr_unlikely(f->up != NULL))
+			xr_upgrade_step(f, fd);
 		if (xr_lock(&f->rx_lock))
 			return done ? (ssize_t)done : -EAGAIN;
 		from = f->rx_state;

@@ -274,8 +274,10 @@ ssize_t xr_flow_send(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 
 		xr_control_check();
 		/* back on TCP: the hook starts over, unless a part was sent and the rest is owed */
-		if (!done && !(xr_load_acquire(&f->path) & XR_PATH_TX))
+		if (!done && !(xr_load_acquire(&f->path) & (XR_PATH_TX | XR_PATH_MOVE)))
 			return -EREMOTEIO;
+		if (xr_unlikely(f->up != NULL))
+			xr_upgrade_step(f, fd);
 		if (xr_lock(&f->tx_lock))
 			return done ? (ssize_t)done : -EAGAIN;
 		n = tx_some(f, fd, iov, cnt, done, len - done, flags, &waiter);

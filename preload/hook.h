@@ -75,7 +75,10 @@ static inline struct xr_flow *xr_hook_flow(int fd)
 			uint32_t carry_path = xr_likely(!carry_not) ?				\
 					      xr_load_acquire(&(f)->path) : 0;			\
 												\
-			if (carry_path & (PATH)) {						\
+			if (xr_unlikely(carry_path & XR_PATH_MOVE) &&				\
+			    (f)->owner_pid != xr_getpid())					\
+				carry_path &= ~XR_PATH_MOVE;					\
+			if (carry_path & ((PATH) | XR_PATH_MOVE)) {				\
 				carry_n = (fabric);						\
 				/* the flow has gone back to TCP meanwhile */			\
 				if (carry_n == -EREMOTEIO)					\

@@ -116,7 +116,7 @@ static void poll_sort(struct poll_run *p)
 		t->f = f;
 		p->k[i].fd = -1;
 		p->k[i].events = a->fds[i].events;
-		if (path & XR_PATH_FABRIC) {
+		if (path & (XR_PATH_FABRIC | XR_PATH_MOVE)) {
 			t->how = POLL_FABRIC;
 			p->nfabric++;
 			continue;
@@ -298,7 +298,7 @@ static int poll_prepare(struct poll_run *p)
 			 * After the claim: from now on its return to TCP wakes us.  seq_cst, as the
 			 * claim and the change of path are.
 			 */
-			if (!(atomic_load(&t->f->path) & XR_PATH_FABRIC))
+			if (!(atomic_load(&t->f->path) & (XR_PATH_FABRIC | XR_PATH_MOVE)))
 				return 1;
 			if (xr_load_relaxed(&t->f->procs) > 1 && !p->slice)
 				p->slice = XR_WAIT_LONG;

@@ -47,6 +47,7 @@ static void up_free(struct xr_upgrade *u)
 {
 	struct xr_flow *f = u->f;
 
+	xr_fetch_and(&f->path, ~XR_PATH_MOVE);
 	if (u->past.link && u->lfd >= 0)
 		xr_fetch_and(&u->past.own->state, ~XR_DIR_NAMED);
 	xr_fd_close(u->lfd);
@@ -223,6 +224,8 @@ static int up_start(struct xr_upgrade *u, int fd, uint32_t *waiter)
 	}
 	up_push_tail(fd);
 	f->tx_state = XR_TX_RING;
+	/* whoever sleeps till the socket takes more */
+	xr_flow_wake(f);
 	f->reason = XR_REASON_NONE;
 	f->moved_ns = xr_now_ns();
 	xr_shm_tx_armed(&f->tx, waiter);
@@ -491,6 +494,7 @@ static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *att
 	}
 	if (u->state == XR_UP_EXCHANGED) {
 		xr_up_past_forget(u);
+		xr_fetch_or(&f->path, XR_PATH_MOVE);
 		/* a child that was forked before the link was made has not got it mapped */
 		if (xr_load_relaxed(&f->procs) > 1) {
 			*retreat = XR_REASON_FORKED;
@@ -535,12 +539,15 @@ void xr_upgrade_step(struct xr_flow *f, int fd)
 		int r = xr_epoll_flow_attach(f);
 
 		/* sleepers now watch the doorbell as well as the socket: the peer may leave TCP */
-		if (!r)
+		if (!r) {
+			/* they arm for the ring before the peer may write there, or find it there */
+			xr_flow_wake(f);
 			xr_shm_rx_ready(&f->rx);
-		else
+		} else {
 			/* an armed EPOLLONESHOT fires sooner or later */
 			xr_upgrade_abort(f, fd, r == -EINVAL ? XR_REASON_EPOLL_EXCLUSIVE :
 					 r == -EAGAIN ? XR_REASON_YOUNG : xr_up_errno_reason(r));
+		}
 	}
 	if (retreat)
 		xr_flow_give_back(f, fd, (enum xr_reason)retreat);

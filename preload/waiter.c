@@ -502,7 +502,10 @@ static int wait_sleep(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadlin
 		xr_flow_arm(f, s.w, mask);
 	/* UINT32_MAX: back on the kernel, whose socket is then all there is to watch */
 	now = xr_flow_poll(f, fd);
-	if (now == UINT32_MAX) {
+	if (now == UINT32_MAX && s.claimed && (atomic_load(&f->path) & XR_PATH_MOVE)) {
+		/* the claim is seen, and we are woken, when it has moved */
+		now = xr_ksock_poll(fd, mask);
+	} else if (now == UINT32_MAX) {
 		s.held = xr_flow_kpoll_begin(f);
 		/* on a fabric again: from the beginning */
 		now = s.held ? xr_ksock_poll(fd, mask) : UINT32_MAX;

@@ -197,6 +197,9 @@ static ssize_t rx_peek(struct conn *c, uint8_t *buf, size_t len)
 		conn_fail(c, "read-less-than-peeked", EPROTO, c->rx_off);
 	if (n > 0 && memcmp(seen, buf, n < p ? n : p))
 		conn_fail(c, "peek-differs", EPROTO, c->rx_off);
+	if (c->bad_op)
+		fprintf(stderr, "xrt: peeked %zd of %zu, then %zd, then read %zd of %zu\n", p, ask, again, n,
+			len);
 	return n;
 }
 

@@ -12,13 +12,17 @@ import harness
 M = 1 << 20
 TOTAL = int(os.environ.get("XRT_RETREATS") or 10000)
 # (server, client): how each end waits for its turn
-STYLES = [("threads", "threads"), ("epollet", "epoll"), ("poll", "select"), ("threads", "epollet"),
-          ("epoll", "threads"), ("oneshot", "poll"), ("select", "epollet"), ("ppoll", "oneshot")]
+STYLES = [("epollet", "epoll"), ("poll", "select"), ("threads", "threads"), ("epoll", "epollet"),
+          ("oneshot", "poll"), ("threads", "epollet"), ("select", "epollet"), ("epoll", "oneshot"),
+          ("epoll", "threads"), ("ppoll", "epoll_pwait2")]
 BACK_AT_ONCE = {"XRDMA_RETURN_AFTER": "0"}
 
 
-def run_once(env, seed, style, size=24 * M, conns=6, mean=400):
+def run_once(env, seed, style):
     rng = random.Random(seed)
+    # two threads per connection at each end: few connections, each with much to carry
+    conns, size, mean = (5, 16 * M, 1500) if "threads" in style else rng.choice(
+        [(100, M, 3000), (30, 3 * M, 1000), (4, 20 * M, 500)])
     args = ["--seed=%d" % seed, "--conns=%d" % conns, "--c2s=%d" % size, "--s2c=%d" % size,
             "--seg=%d" % rng.choice([700, 5000, 65536, 200000]), "--proto=duplex",
             "--io=%s" % rng.choice(["send", "iov", "msg", "rw", "peek"])]
@@ -53,7 +57,7 @@ def test_forced_retreats(env, part):
     base = int(os.environ.get("XRT_SEED") or random.getrandbits(40))
     n, i = 0, 0
     while n < TOTAL // 4:
-        done = run_once(env, base + i, STYLES[(2 * i + part) % len(STYLES)])
+        done = run_once(env, base + i, STYLES[(i + 3 * part) % len(STYLES)])
         n += done["retreats"]
         i += 1
     print("%d retreats, first seed %d, %d runs" % (n, base, i))
