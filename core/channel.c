@@ -8,7 +8,7 @@
 #include "mem.h"
 
 #define SENTINEL 1u	/* room for it in each queue */
-#define XR_FLOOR 64u	/* bytes per round trip of a flow that is held back as far as can be */
+#define XR_FLOOR 32u	/* bytes per round trip of a flow that is held back as far as can be */
 
 static uint32_t pow2(uint32_t n)
 {

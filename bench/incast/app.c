@@ -21,7 +21,7 @@ static void set_timer(struct sim *s, struct host *h, uint64_t *at, enum ev_kind 
 void app_start(struct sim *s, struct host *h)
 {
 	struct xr_adapt_params p = {
-		.floor = 8, .start = s->set.size < EAGER ? s->set.size + MSG_HDR : EAGER + MSG_HDR,
+		.floor = 32, .start = s->set.size < EAGER ? s->set.size + MSG_HDR : EAGER + MSG_HDR,
 		.ceiling = 1u << 20, .unit = EAGER, .target = s->set.rtt_signal ? 8000 : 0,
 	};
 
