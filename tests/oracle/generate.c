@@ -222,6 +222,16 @@ static void gen_wait(struct gen *g, int s)
 			   chance(g, 20) ? set : 0, timeout(g)));
 }
 
+/* Which of several events are left out when there is no room for all is up to the kernel. */
+static int sockets(const struct gen *g, int s)
+{
+	int i, n = 0;
+
+	for (i = 0; i < SLOTS; i++)
+		n += g->m.slot[s][i].conn >= 0;
+	return n;
+}
+
 static void gen_epoll(struct gen *g, int s)
 {
 	int ep = (int)rnd(g, EPS);
@@ -247,7 +257,7 @@ static void gen_epoll(struct gen *g, int s)
 			emit(g, OP(EPCLOSE, s, ep));
 		break;
 	default:
-		emit(g, OP(EPWAIT, s, ep, (int)rnd(g, 3), chance(g, 80) ? 8 : 1 + (int)rnd(g, 2),
+		emit(g, OP(EPWAIT, s, ep, (int)rnd(g, 3), chance(g, 80) || sockets(g, s) > 1 ? 8 : 1,
 			   timeout(g)));
 		break;
 	}

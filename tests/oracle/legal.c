@@ -6,15 +6,14 @@
 #include "oracle.h"
 #include "calls.h"
 
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/epoll.h>
 
 #define LEGAL_TABLE(X) \
-	X(LATE, "one of several descriptors of a socket is closed that was registered with epoll: " \
-	  "only the kernel keeps such a registration, the connection goes back to TCP, and bytes " \
-	  "that were not read come again from the peer's process when it next makes a call; the " \
-	  "peer makes one before the script goes on") \
+	X(STATE, "TCP_INFO: the state of a socket that is shut down, which changes with the " \
+	  "peer's acknowledgements, and stays ESTABLISHED beneath a connection on shm") \
 	X(EDGE, "a connection that goes back to TCP, or ends on shm, is registered with the kernel anew: an edge-" \
 	  "triggered set reports once more what still stands, and one with EPOLLONESHOT has then " \
 	  "been fired by that") \
@@ -53,21 +52,13 @@ static int legal(enum legal which)
 	return 1;
 }
 
-int legal_late(const struct model *m, const struct op *o)
-{
-	int slot = dup_names_target(o->arg[1]) && o->kind == OP_DUP ? o->arg[2] : o->arg[0];
-	const struct m_file *f;
-
-	if (slot < 0 || slot >= SLOTS)
-		return 0;
-	f = &m->slot[o->side][slot];
-	return f->conn >= 0 && model_refs(m, f->conn, f->end) > 1 && legal(LEGAL_LATE);
-}
-
 static int extra_legal(const struct op *o, int i, int64_t p, int64_t q)
 {
 	if (o->kind == OP_IOCTL && o->arg[1] == IOC_SIOCOUTQ && !i && p >= 0 && q >= 0)
 		return legal(LEGAL_OUTQ);
+	if (o->kind == OP_GETOPT && o->arg[1] == OPT_STATE && i == 1 && p != TCP_LISTEN &&
+	    q != TCP_LISTEN)
+		return legal(LEGAL_STATE);
 	return 0;
 }
 

@@ -119,7 +119,6 @@ struct shared {
 	_Atomic uint32_t sleepers;	/* actors asleep on turn */
 	_Atomic uint32_t both;		/* of an operation of both sides: finished parts */
 	_Atomic int32_t warm_round;	/* -1: no more */
-	_Atomic uint32_t nudge;		/* 1 + side that is to call in before the turn goes on */
 	_Atomic uint32_t quit;
 	_Atomic uint32_t mode;
 	_Atomic uint32_t settled;	/* operations that had to wait for bytes to arrive */
@@ -190,8 +189,6 @@ extern int no_faults;	/* no addresses that fault */
  */
 const char *compare(const struct script *s, const struct shared *plain, const struct shared *other,
 		    int went_back, uint32_t *op, int *part);
-/* May what is unread come late after this operation, which lets go of one of several descriptors? */
-int legal_late(const struct model *before, const struct op *o);
 extern uint64_t legal_used[];
 void legal_print(FILE *f);
 

@@ -149,7 +149,6 @@ int pair_run(struct pair *p, const struct script *s, enum mode mode, unsigned in
 	atomic_store(&sh->turn, 0);
 	atomic_store(&sh->both, 0);
 	atomic_store(&sh->warm_round, 0);
-	atomic_store(&sh->nudge, 0);
 	atomic_store(&sh->mode, (uint32_t)mode);
 	atomic_store(&sh->done, 0);
 	atomic_fetch_add(&sh->go, 1);
