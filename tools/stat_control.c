@@ -156,8 +156,8 @@ int xr_stat_control(const struct xr_stat_options *opt)
 	if (!opt->retreat)
 		printf("%u connections of %u processes may leave TCP\n", t.flows, t.processes);
 	else if (t.waiting)
-		printf("%u of %u connections are not on TCP yet: a program computes, or a peer "
-		       "does not read\n", t.waiting, t.flows);
+		printf("%u of %u connections are not on TCP yet: a program computes or has bytes "
+		       "to read, or a peer does not read\n", t.waiting, t.flows);
 	else
 		printf("%u connections of %u processes are on TCP\n", t.flows, t.processes);
 	return t.refused || (opt->retreat && t.waiting) ? 1 : 0;

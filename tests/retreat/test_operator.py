@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""xr-stat --retreat and --return: under sleepers of every kind, to a stopped peer, with bytes on the way;
+and what else brings a flow back to TCP and lets it go again.
+"""
+import os
+import re
+import select
+import signal
+import subprocess
+import time
+
+import pytest
+
+import harness
+import shell
+
+pytestmark = [pytest.mark.modes("both"), pytest.mark.timeout(60)]
+
+EAGER_RETURN = {"XRDMA_RETURN_AFTER": "1ms"}
+
+
+@pytest.fixture
+def live(env):
+    env.env.update(EAGER_RETURN)
+    return shell.Pair(env).upgrade()
+
+
+def operate(env, *args, status=0):
+    p = subprocess.run([harness.find("xr-stat", "tools/xr-stat"), *args], text=True, timeout=20,
+                       env={**os.environ, **env.env}, capture_output=True, check=False)
+    assert p.returncode == status, (args, p.stdout, p.stderr)
+    return p.stdout
+
+
+def retreat(pair, end, *more, poke=True, status=0):
+    """Ask for it; the program, which sleeps in read(2) of its orders, notices when it next calls."""
+    p = subprocess.Popen([harness.find("xr-stat", "tools/xr-stat"), "--retreat",
+                          "--pid=%d" % end.sh.pid, *more],
+                         env={**os.environ, **pair.env.env}, text=True, stdout=subprocess.PIPE)
+    while poke and p.poll() is None:
+        end.poll(0)
+        time.sleep(0.01)
+    said = p.communicate(timeout=20)[0]
+    assert status is None or p.returncode == status, said
+    return said
+
+
+def both_on_tcp(pair):
+    return [f["carrier"] for f in pair.carriers().values()] == ["tcp", "tcp"]
+
+
+def until_shm(pair):
+    for _ in range(200):
+        pair.turns(10, 300)
+        if pair.is_shm():
+            return
+        time.sleep(0.01)
+    raise AssertionError(pair.carriers())
+
+
+def back_again(pair, end):
+    operate(pair.env, "--return", "--pid=%d" % end.sh.pid)
+    until_shm(pair)
+
+
+@pytest.fixture(params=["server", "client"])
+def who(request, live):
+    return (live.s, live.c) if request.param == "server" else (live.c, live.s)
+
+
+def test_idle_connection_goes_and_comes_back(live, who):
+    me, peer = who
+    for n in range(3):
+        said = retreat(live, me)
+        assert re.match(r"1 connections of 1 processes are on TCP", said)
+        peer.poll(0)
+        harness.until(lambda: both_on_tcp(live), 5, "both ends on TCP")
+        mine = [f for f in live.carriers().values() if f["pid"] == me.sh.pid][0]
+        assert (mine["reason"], mine["retreats"]) == ("operator", n + 1)
+        live.turns(30, 2000)
+        assert both_on_tcp(live)
+        back_again(live, me)
+
+
+WAYS = ["recv", "poll", "ppoll", "select", "pselect", "epoll_wait", "epoll_pwait2", "drain"]
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_sleepers_are_woken_for_it_and_go_on_sleeping(live, who, how):
+    me, peer = who
+    sh = me.sh
+    if how == "recv":
+        w = me.recv_bg(500)
+    elif how == "drain":
+        w = me.drain_bg()
+    elif how in ("poll", "ppoll"):
+        w = sh.bg(how, -1, me.fd, select.POLLIN)
+    elif how in ("select", "pselect"):
+        w = sh.bg(how, -1, me.fd, 1)
+    else:
+        ep = sh.ok("epoll_create", 0)
+        assert sh("epoll_ctl", ep, 1, me.fd, select.EPOLLIN, 7).ret == 0
+        w = sh.bg(how, ep, 8, -1)
+    sh.asleep()
+    retreat(live, me, poke=False)
+    harness.until(lambda: both_on_tcp(live) or (peer.poll(0), False)[1], 5, "both on TCP")
+    assert not w.done(0.1)
+    peer.sendall(500)
+    if how == "drain":
+        peer.shutdown(1)
+        assert me.drained(w) == (500, None)
+        return
+    got = w.result(5)
+    assert got.ret == (500 if how == "recv" else 1), got
+    if how == "recv":
+        me.rx += 500
+    else:
+        assert me.recv(500).ret == 500
+    back_again(live, me)
+
+
+def test_a_blocked_sender_goes_on_over_tcp(live, who):
+    me, peer = who
+    n = me.fill()
+    w = me.send_bg(300000)
+    me.sh.asleep()
+    # the peer does not read: what the kernel's buffers do not take stays owed
+    retreat(live, me, "--wait=0.3", poke=False, status=None)
+    d = peer.drain_bg()
+    me.tx += w.result(10).ret
+    me.shutdown(1)
+    assert peer.drained(d, 20) == (n + 300000, None)
+
+
+def test_bytes_on_the_way_both_ways(live, who):
+    """Unread bytes stay readable at once, none twice; the retreat is over when they are read."""
+    me, peer = who
+    for end in who:
+        assert end.send(200000).ret == 200000
+    retreat(live, me, "--wait=0.3", status=1)
+    for end in who:
+        assert end.poll(select.POLLIN) & select.POLLIN
+        assert end.recv(200000, shell.WAITALL).ret == 200000
+        assert end.poll(select.POLLIN) == 0
+    live.turns(20, 100)
+    harness.until(lambda: both_on_tcp(live), 5, "both on TCP")
+    back_again(live, me)
+
+
+def test_stopped_peer(live, who):
+    """The retreat of one process waits for no other: what is owed to the peer lies in the kernel."""
+    me, peer = who
+    peer.sh.proc.kill(signal.SIGSTOP)
+    try:
+        assert me.send(100000).ret == 100000
+        began = time.monotonic()
+        retreat(live, me)
+        assert time.monotonic() - began < 2
+        assert me.send(1000).ret == 1000
+    finally:
+        peer.sh.proc.kill(signal.SIGCONT)
+    assert peer.recv(101000, shell.WAITALL).ret == 101000
+    back_again(live, me)
+
+
+def test_one_connection_of_many(live):
+    c2, s2 = live.connect()
+    live.upgrade(c2, s2)
+    retreat(live, live.s, "--fd=%d" % s2.fd)
+    live.turns(10, 100)
+    assert live.is_shm()
+    assert not live.is_shm(c2)
+    operate(live.env, "--retreat", "--pid=%d" % live.s.sh.pid, "--fd=999", status=1)
+
+
+def test_new_connections_stay_on_tcp_meanwhile(live):
+    retreat(live, live.s)
+    c2, s2 = live.connect()
+    for _ in range(10):
+        live.turns(20, 1000, c2, s2)
+    flows = live.carriers(c2)
+    assert (flows["server"]["carrier"], flows["server"]["reason"]) == ("tcp", "operator")
+    operate(live.env, "--return", "--pid=%d" % live.s.sh.pid)
+    live.upgrade(c2, s2)
+
+
+def test_a_program_that_spins_obeys(live):
+    """Never asleep: the hooks of a busy ping-pong see the wish by themselves."""
+    a = live.s.sh.bg("echo", live.s.fd)
+    time.sleep(0.05)
+    assert "are on TCP" in retreat(live, live.s, poke=False)
+    live.c.shutdown(1)
+    a.result(5)
+
+
+def test_usage(env):
+    for args in (["--retreat", "--return"], ["--fd=3", "--retreat"], ["--fd=x", "--pid=1", "--retreat"]):
+        operate(env, *args, status=2)
+    operate(env, "--retreat", status=1)
+
+
+def test_after_a_child_touched_it_the_parent_has_it_back(live):
+    me, peer = live.s, live.c
+    child = me.sh.fork()
+    c = me.as_seen_by(child)
+    peer.sendall(100)
+    assert c.recv(100).ret == 100
+    me.rx += 100
+    live.turns(20, 100)
+    assert not live.is_shm()
+    child.end()
+    until_shm(live)
+
+
+def test_hysteresis(env):
+    """Each return to TCP doubles the stay there."""
+    env.env["XRDMA_RETURN_AFTER"] = "150ms"
+    p = shell.Pair(env).upgrade()
+    stays = []
+    for _ in range(3):
+        retreat(p, p.s)
+        p.turns(4, 100)
+        began = time.monotonic()
+        operate(p.env, "--return", "--pid=%d" % p.s.sh.pid)
+        while not p.is_shm():
+            p.turns(10, 100)
+            assert time.monotonic() - began < 10
+        stays.append(time.monotonic() - began)
+    assert stays[0] > 0.1
+    assert stays[1] > 0.25 and stays[2] > 0.5, stays
