@@ -400,6 +400,36 @@ static void round_trips(void **state)
 	assert_true(s.rtt_ns > 100000);
 }
 
+/* The same for programs that sleep: a pause is a timer of the context. */
+static void pauses_while_asleep(void **state)
+{
+	static const struct xr_shm_fault f = { .seed = 1, .slow_us = 300 };
+	struct pollfd p[2];
+	uint32_t i, paused = 0;
+
+	(void)state;
+	assert_int_equal(xrdma_set_option(b.ctx, XRDMA_OPT_QUEUE_US, 5), 0);
+	connect_both();
+	for (i = 0; i < 20; i++) {
+		assert_int_equal(say(&b, i, 64), 0);
+		wait_for(a.got == i + 1);
+	}
+	assert_int_equal(xr_shm_fault_set(a.ctx->dev, &f), 0);
+	for (; i < 120; i++)
+		assert_int_equal(say(&b, i, 4096), 0);
+	p[0] = (struct pollfd){ .fd = xrdma_get_event_fd(a.ctx), .events = POLLIN };
+	p[1] = (struct pollfd){ .fd = xrdma_get_event_fd(b.ctx), .events = POLLIN };
+	while (a.got < 120) {
+		while (xrdma_process_event(a.ctx) | xrdma_process_event(b.ctx))
+			;
+		if (a.got == 120)
+			break;
+		paused += b.ctx->pace != 0;
+		assert_true(poll(p, 2, 5000) > 0);
+	}
+	assert_true(paused > 10);
+}
+
 /* --- what it does not hide ------------------------------------------------------------------- */
 
 static void lost_for_good(void **state)
@@ -577,6 +607,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(marks_narrow_reads, start, stop),
 		cmocka_unit_test_setup_teardown(not_ready, start, stop),
 		cmocka_unit_test_setup_teardown(round_trips, start, stop),
+		cmocka_unit_test_setup_teardown(pauses_while_asleep, start, stop),
 		cmocka_unit_test_setup_teardown(lost_for_good, start, stop),
 		cmocka_unit_test_setup_teardown(twice, start, stop),
 		cmocka_unit_test_setup_teardown(every_status, start, stop),
