@@ -77,7 +77,7 @@ static int ctl_quick(struct xr_epoll *ep, int op, int fd, struct xr_flow *f,
 		r->seq++;
 		xr_ep_unlist(r);
 		e = 0;
-	} else if (ev->events & EPOLLEXCLUSIVE) {
+	} else if ((ev->events | r->events) & EPOLLEXCLUSIVE) {
 		e = -EINVAL;
 	} else {
 		reg_set(r, ev);

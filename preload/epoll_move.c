@@ -239,8 +239,14 @@ put_link:
 
 void xr_ep_reg_leave(struct xr_epreg *r)
 {
-	/* fails when the descriptor is closed, and then the kernel has done it */
-	xr_ep_sys_ctl(r->ep->inner, EPOLL_CTL_DEL, r->fd, 0, 0);
+	struct xr_flow *now = xr_fd_flow(r->fd);
+
+	/*
+	 * Fails when the descriptor is closed, and then the kernel has done it, or does when the
+	 * last duplicate goes: what it reports till then names a generation that is gone.
+	 */
+	if (!now || now == r->flow)
+		xr_ep_sys_ctl(r->ep->inner, EPOLL_CTL_DEL, r->fd, 0, 0);
 	r->attached = 0;
 	xr_fetch_sub(&r->ep->attached, 1);
 	xr_ep_unlist(r);
@@ -431,26 +437,6 @@ void xr_epoll_flow_detach(struct xr_flow *f)
 		if (r->attached)
 			ef->attached = 1;
 unlock_big:
-	xr_ep_big_unlock();
-}
-
-void xr_epoll_fd_detach(struct xr_flow *f, int fd)
-{
-	struct xr_epflow *ef;
-	struct xr_epreg *r, *next;
-
-	if (!f->priv->regs || xr_ep_big_lock())
-		return;
-	ef = xr_ep_flow(f, 0);
-	for (r = ef ? ef->regs : NULL; r; r = next) {
-		struct xr_epoll *ep = r->ep;
-
-		next = r->flow_next;
-		if (r->fd != fd || !r->attached || xr_ep_lock(ep))
-			continue;
-		reg_detach(r);
-		xr_ep_unlock(ep);
-	}
 	xr_ep_big_unlock();
 }
 

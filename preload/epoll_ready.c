@@ -182,7 +182,8 @@ static void visit_begin(struct ep_visit *v, struct xr_epreg *r, int rest)
 	v->flow = r->flow;
 	v->link = r->link;
 	v->link->nregs++;
-	v->fd = r->fd;
+	/* its own number may be closed: any descriptor of the flow will do */
+	v->fd = r->flow->priv->fd;
 	v->events = r->events;
 	v->kernel = r->kernel;
 	v->seq = r->seq;

@@ -56,11 +56,14 @@ static void name_another(struct xr_flow *f, int fd)
 		}
 }
 
+/*
+ * A registration outlives its descriptor when a duplicate is left.  One in our own set does
+ * as the kernel's would; one in the kernel's could not be moved any more.
+ */
 static void close_registered(struct xr_flow *f, int fd)
 {
-	xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
-	/* also while a replay is under way: afterwards the number is somebody else's */
-	xr_epoll_fd_detach(f, fd);
+	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC) || !xr_epoll_flow_attached(f))
+		xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
 }
 
 struct xr_fds_closing xr_fds_close_begin(int fd)
@@ -74,7 +77,6 @@ struct xr_fds_closing xr_fds_close_begin(int fd)
 	if ((c.entry & 3) == XR_FD_EPOLL)
 		xr_epoll_close(fd);
 	f = entry_flow(c.entry);
-	/* a registration outlives its descriptor when a duplicate is left: only the kernel's does */
 	if (f && xr_load_relaxed(&f->priv->fds) > 1 && xr_load_acquire(&f->path) && registered(f))
 		close_registered(f, fd);
 	c.entry = xr_fd_take(fd);

@@ -519,7 +519,8 @@ void xr_flow_fork_prepare(int undo)
 	for (i = 0; i < xr_slab.fresh; i++) {
 		struct xr_flow *f = &xr_slab.flow[i];
 
-		if (!xr_load_relaxed(&f->priv->fds))
+		/* not f->priv: a free flow has none */
+		if (!xr_load_relaxed(&xr_slab.priv[i].fds))
 			continue;
 		if (undo)
 			xr_fetch_sub(&f->procs, 1);

@@ -21,6 +21,9 @@ uint32_t xr_flow_poll(struct xr_flow *f, int fd)
 		return 0;
 	tx = xr_flow_tx_poll(f, fd);
 	xr_unlock(&f->tx_lock);
+	/* an error or end that the kernel shows in one direction stands in both */
+	if (tx != UINT32_MAX && xr_unlikely(tx & (POLLERR | POLLHUP)))
+		xr_flow_kernel_event(f, tx);
 	if (xr_lock(&f->rx_lock))
 		return 0;
 	rx = xr_flow_rx_poll(f, fd);

@@ -2,6 +2,7 @@
 /* The receive direction of a flow: from the kernel socket to the ring and back. */
 #include <alloca.h>
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -15,6 +16,8 @@
 
 /* A look at the kernel socket of a silent flow costs a system call: at most this often. */
 #define RX_CHECK_CYCLES		2000000u	/* ~1 ms */
+
+#define PEEK_NAP_NS		500000u
 
 #define RX_FLAGS_KERNEL		(MSG_PEEK | MSG_TRUNC)
 
@@ -388,6 +391,37 @@ static void rx_stats(struct xr_flow *f, size_t n, size_t asked)
 		xr_stats_gauge(&st->rx.queue, xr_shm_rx_readable(&f->rx));
 }
 
+/* Of len bytes the first n and those after the hole, from the kernel. */
+static ssize_t rx_peek_around(int fd, const struct rx_dst *d, size_t n, size_t hole, size_t len)
+{
+	struct iovec *iov = alloca(2 * (size_t)(d->cnt + 1) * sizeof(*iov));
+	struct rx_dst at = *d;
+	size_t done = 0, k;
+	int cnt = 0;
+	ssize_t r;
+
+	while (done < len) {
+		size_t end = done < n ? n : len;
+
+		dst_skip_empty(&at);
+		k = at.iov->iov_len - at.off;
+		if (k > end - done)
+			k = end - done;
+		iov[cnt].iov_base = (uint8_t *)at.iov->iov_base + at.off;
+		iov[cnt++].iov_len = k;
+		dst_copy(&at, NULL, k, 1);
+		done += k;
+		if (done == n) {
+			dst_skip_empty(&at);
+			dst_copy(&at, NULL, hole, 1);
+			done += hole;
+		}
+	}
+	r = xr_ksock_recv(fd, iov, cnt < IOV_MAX ? cnt : IOV_MAX, MSG_PEEK);
+	/* less than was there a moment ago: somebody else's read */
+	return r < (ssize_t)n ? r : r + (ssize_t)hole;
+}
+
 /*
  * n bytes were looked at in one source: those that lie behind them in the next one as well.
  * After a seal the socket has what follows, after a replay the same bytes and what follows.
@@ -396,18 +430,26 @@ static ssize_t rx_peek_on(struct xr_flow *f, int fd, const struct rx_dst *d, siz
 			  int flags)
 {
 	struct rx_dst rest = *d, all = *d;
-	ssize_t more = 0;
+	int empty = xr_shm_rx_is_frozen(&f->rx);
+	size_t ring = 0;
+	ssize_t more;
 
-	if (xr_likely(!xr_shm_rx_is_frozen(&f->rx) && !f->rx.frozen && f->rx_state == XR_RX_RING))
+	if (xr_likely(!f->rx.frozen && f->rx_state == XR_RX_RING))
 		return (ssize_t)n;
+	/* nothing in the ring: what follows is on the socket as well */
+	if (empty && f->rx_state == XR_RX_DRAIN)
+		return rx_kernel(fd, &all, len, len, flags);
 	dst_copy(&rest, NULL, n, 1);
 	dst_skip_empty(&rest);
 	if (f->rx_state == XR_RX_DRAIN)
 		more = rx_ring(f, fd, &rest, len - n, flags);
-	else if (f->rx.sealed)
-		more = rx_kernel(fd, &rest, len - n, len - n, flags);
-	if (more > 0)
-		n += (size_t)more;
+	else
+		more = f->rx.sealed ? rx_kernel(fd, &rest, len - n, len - n, flags) : 0;
+	ring = more > 0 ? (size_t)more : 0;
+	/* sealed before START was seen: what lies around the ring's bytes is on the socket */
+	if (f->rx.sealed && f->rx_state == XR_RX_DRAIN && ring && n + ring < len)
+		return rx_peek_around(fd, d, n, ring, len);
+	n += ring;
 	if (f->rx.frozen && !f->rx.sealed && n < len && !rx_drop_late(f, fd)) {
 		more = rx_kernel(fd, &all, len, len, flags);
 		n = more > (ssize_t)n ? (size_t)more : n;
@@ -471,6 +513,31 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 	}
 }
 
+/* What a read would find, in all places; or -errno. */
+static long rx_avail(struct xr_flow *f, int fd)
+{
+	uint32_t state = f->rx_state;
+	long ring = 0, n;
+	int inq = 0;
+
+	if (state == XR_RX_RING || state == XR_RX_DRAIN)
+		ring = (long)xr_shm_rx_readable(&f->rx);
+	if (state == XR_RX_RING && xr_likely(!xr_shm_rx_is_frozen(&f->rx) && !f->rx.frozen))
+		return ring;
+	n = xr_sys3(SYS_ioctl, fd, 0x541b /* FIONREAD */, &inq);
+	if (n)
+		return n;
+	if (state != XR_RX_RING && state != XR_RX_DRAIN && state != XR_RX_SKIP)
+		return inq;
+	/* a replay: the same bytes once more, behind those that were read here */
+	if (f->rx.frozen && !f->rx.sealed) {
+		n = (uint64_t)inq > f->rx.late ? inq - (long)f->rx.late : 0;
+		ring += (long)f->drain_left;
+		return n > ring ? n : ring;
+	}
+	return inq + ring;
+}
+
 /*
  * A read that ended short, in the state `from`: may the next source have more at hand?  TCP
  * gives all there is in one call.  An error that waits is for the call after this one.
@@ -483,7 +550,9 @@ static int rx_more(struct xr_flow *f, int fd, uint32_t from)
 	} else if (from != XR_RX_DRAIN && from == f->rx_state) {
 		return 0;
 	}
-	return !f->rx_reset && !(xr_ksock_poll(fd, 0) & POLLERR);
+	if (f->rx_reset)
+		return 0;
+	return !(xr_ksock_poll(fd, 0) & POLLERR) || rx_avail(f, fd) > 0;
 }
 
 static size_t iov_total(const struct iovec *iov, int cnt)
@@ -494,6 +563,16 @@ static size_t iov_total(const struct iovec *iov, int cnt)
 	for (i = 0; i < cnt; i++)
 		sum += iov[i].iov_len;
 	return sum;
+}
+
+/* Nothing comes any more behind what can be read now. */
+static int rx_ended(struct xr_flow *f)
+{
+	if (f->rx_shut || f->rx_end || f->rx_dead)
+		return 1;
+	if (f->rx_state == XR_RX_RING && !f->rx.frozen)
+		return (xr_flow_peer_state(f) & (XR_DIR_ENDED | XR_DIR_CLOSED)) != 0;
+	return (xr_ksock_poll(f->priv->fd, POLLRDHUP) & (POLLRDHUP | POLLERR | POLLHUP)) != 0;
 }
 
 /*
@@ -551,7 +630,12 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 			xr_flow_tell(f, waiter);
 		if (n > 0) {
 			if (flags & MSG_PEEK) {
-				if ((size_t)n >= target || nonblock || !(flags & MSG_WAITALL))
+				if ((size_t)n >= target || nonblock || !(flags & MSG_WAITALL) ||
+				    rx_ended(f))
+					return n;
+				/* it is readable all the while: the rest is looked for now and then */
+				n = xr_sleep_poll(NULL, 0, xr_now_ns() + PEEK_NAP_NS, NULL, mark, 0);
+				if (n == -EINTR)
 					return n;
 			} else {
 				done += (size_t)n;
@@ -560,6 +644,9 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 				continue;
 			}
 		} else if (n != RX_NONE) {
+			/* an error behind bytes is for the next call */
+			if (done && n < 0)
+				xr_store_release(&f->err, (uint32_t)-n);
 			return done ? (ssize_t)done : n;
 		}
 		xr_flow_tx_care(f, fd);
@@ -571,31 +658,6 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 		if (n)
 			return done ? (ssize_t)done : n;
 	}
-}
-
-/* What a read would find, in all places; or -errno. */
-static long rx_avail(struct xr_flow *f, int fd)
-{
-	uint32_t state = f->rx_state;
-	long ring = 0, n;
-	int inq = 0;
-
-	if (state == XR_RX_RING || state == XR_RX_DRAIN)
-		ring = (long)xr_shm_rx_readable(&f->rx);
-	if (state == XR_RX_RING && xr_likely(!xr_shm_rx_is_frozen(&f->rx) && !f->rx.frozen))
-		return ring;
-	n = xr_sys3(SYS_ioctl, fd, 0x541b /* FIONREAD */, &inq);
-	if (n)
-		return n;
-	if (state != XR_RX_RING && state != XR_RX_DRAIN && state != XR_RX_SKIP)
-		return inq;
-	/* a replay: the same bytes once more, behind those that were read here */
-	if (f->rx.frozen && !f->rx.sealed) {
-		n = (uint64_t)inq > f->rx.late ? inq - (long)f->rx.late : 0;
-		ring += (long)f->drain_left;
-		return n > ring ? n : ring;
-	}
-	return inq + ring;
 }
 
 long xr_flow_inq(struct xr_flow *f, int fd)
@@ -641,6 +703,10 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 					xr_cycles() - f->rx_checked > RX_CHECK_CYCLES))
 		rx_look_kernel(f, fd);
 	mask |= f->rx_dead;
+	/* an error shows until somebody has been told */
+	if (xr_unlikely(mask & POLLERR) && !xr_load_relaxed(&f->err) &&
+	    !(xr_ksock_poll(fd, 0) & POLLERR))
+		mask &= ~(uint32_t)POLLERR;
 	if (f->rx_shut)
 		mask |= POLLRDHUP;
 	/* what follows a seal comes over the socket, and so does the end */
@@ -665,7 +731,7 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 			return xr_flow_rx_poll(f, fd);
 		}
 		/* final: whatever is in the ring is readable, or the end is */
-		return mask | f->rx_dead | POLLIN | POLLRDHUP;
+		return mask | POLLIN | POLLRDHUP;
 	}
 	if (f->rx_shut)
 		mask |= POLLIN | POLLRDHUP;

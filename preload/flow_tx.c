@@ -184,6 +184,9 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 	int r;
 
 	*waiter = 0;
+	n = xr_flow_take_error(f);
+	if (xr_unlikely(n))
+		return -n;
 	switch (xr_load_relaxed(&f->tx_state)) {
 	case XR_TX_RING:
 		if (xr_unlikely(f->tx_shut)) {

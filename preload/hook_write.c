@@ -55,9 +55,14 @@ XR_ALIAS(write) ssize_t __write(int fd, const void *buf, size_t n);
 
 static ssize_t write_iov(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, int flags)
 {
+	ssize_t n;
+	int cut;
+
 	if (cnt < 0 || cnt > IOV_MAX)
 		return -EINVAL;
-	return xr_hook_sendv(f, fd, iov, (size_t)cnt, flags);
+	/* as in the kernel, vectors of nothing do not reach the socket: write(2) and send(2) do */
+	n = xr_iov_total(iov, (size_t)cnt, &cut);
+	return n <= 0 ? n : xr_hook_sendv(f, fd, iov, (size_t)cnt, flags);
 }
 
 XR_SLOW ssize_t writev_flow(struct xr_flow *f, int fd, const struct iovec *iov, int cnt)

@@ -85,8 +85,6 @@ void xr_epoll_flow_closed(struct xr_flow *f);
  */
 int xr_epoll_flow_attach(struct xr_flow *f);
 void xr_epoll_flow_detach(struct xr_flow *f);
-/* Its registrations through this descriptor only, which is about to be closed. */
-void xr_epoll_fd_detach(struct xr_flow *f, int fd);
 /* 1: a registration of the flow is in an inner set. */
 int xr_epoll_flow_attached(struct xr_flow *f);
 /*
