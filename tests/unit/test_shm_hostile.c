@@ -346,6 +346,32 @@ static void a_flood_of_requests_is_bounded(void **state)
 	end_close(&a);
 }
 
+/* What waits for a peer that never reads is bounded, too, and others are served meanwhile. */
+static void answers_that_nobody_reads(void **state)
+{
+	struct shm_cm_msg m = { .magic = SHM_CM_MAGIC, .version = SHM_CM_VERSION, .type = SHM_CM_REQ, .src = 77 };
+	struct guest g;
+	ssize_t r = 0;
+	uint32_t i;
+
+	(void)state;
+	open_door();
+	come_in(&g);
+	strcpy(m.name, "elsewhere");
+	for (i = 0; i < 5 * SHM_MAX_QP && r >= 0; i++) {
+		r = xr_unix_send(g.s, &m, sizeof(m), NULL, 0);
+		end_poll(&a);
+		if (r == -EAGAIN)
+			r = 0;
+	}
+	/* not at once, as when many connections end together; but not for ever */
+	assert_true(i > SHM_MAX_QP && i < 5 * SHM_MAX_QP);
+	assert_true(r == -EPIPE || r == -ECONNRESET);
+	close(g.s);
+	leave(&g);
+	still_serves();
+}
+
 /* --- a peer that lies in shared memory ------------------------------------------------- */
 
 static uint64_t evil(struct rng *g, uint64_t now)
@@ -467,6 +493,7 @@ int main(void)
 		cmocka_unit_test(unknown_messages_end_the_link),
 		cmocka_unit_test(requests_with_impossible_rings),
 		cmocka_unit_test(a_flood_of_requests_is_bounded),
+		cmocka_unit_test(answers_that_nobody_reads),
 		cmocka_unit_test(a_peer_that_lies),
 	};
 
