@@ -44,6 +44,10 @@ def prog(name):
     return find("tests/e2e/" + name)
 
 
+def prog_in(layer, name):
+    return find("tests/%s/%s" % (layer, name))
+
+
 def run_prefix(options=()):
     """The words that put a program under the shim."""
     return [find("xrdma-run", "tools/xrdma-run"), *options]
@@ -214,7 +218,8 @@ def until(cond, timeout=5.0, what="condition", step=0.01):
         if got:
             return got
         if time.monotonic() > end:
-            raise Timeout("%s not reached within %.1f s; last: %r" % (what, timeout, got))
+            raise Timeout("%s not reached within %.1f s; last: %r" % (
+                what() if callable(what) else what, timeout, got))
         time.sleep(step)
 
 

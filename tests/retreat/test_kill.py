@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""kill -9 of either end at a random point of an upgrade or a retreat: the survivor sees an ending that TCP
+could have given, no byte that is not of the stream, and holds in the end what it held before.
+"""
+import os
+import random
+import time
+
+import pytest
+
+import harness
+
+KILLS = int(os.environ.get("XRT_KILLS") or 2000)
+AT_ONCE = 5
+
+
+def end_of(env, me, seed, n, forced=True):
+    """n processes come, are talked to in either direction of connect, and are killed."""
+    rng = random.Random(seed)
+    for _ in range(0, n, AT_ONCE):
+        # the names of descriptors are the survivor's business alone: victims need no pipe
+        crowd = [env.start("client", [harness.prog_in("retreat", "xrmourn")]) for _ in range(AT_ONCE)]
+        for v in crowd:
+            key = rng.getrandbits(60)
+            port = v.json()["port"]
+            if rng.random() < 0.5:
+                me.say("connect %d %d\n" % (port, key))
+            else:
+                v.say("connect %d %d\n" % (me.port, key))
+        for v in crowd:
+            time.sleep(rng.choice([0.001, 0.004, 0.012, 0.04]) * rng.random())
+            v.kill()
+        for v in crowd:
+            env.procs.remove(v)
+            v.stop()
+
+
+def has_magic(folder, name):
+    if name.endswith(".bell"):
+        return True
+    with open(os.path.join(folder, name), "rb") as f:
+        return any(f.read(8))
+
+
+def status(me):
+    me.say("status\n")
+    return me.json(10)
+
+
+@pytest.mark.modes("plain", "both")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("part", range(2))
+def test_killed_at_a_random_point(env, part):
+    env.env["XRDMA_RETURN_AFTER"] = "0"
+    seed = int(os.environ.get("XRT_SEED") or random.getrandbits(40))
+    kills = KILLS // 2 if env.mode == "both" else 50
+    me = env.start("server", [harness.prog_in("retreat", "xrmourn")])
+    me.port = me.json()["port"]
+    force = env.start(None, [harness.find("tests/retreat/xrforce"), env.stats, str(seed), "400"])
+    note = "seed %d" % seed
+    end_of(env, me, seed, 20)
+    harness.until(lambda: status(me)["open"] == 0, 5, note)
+    time.sleep(0.3)
+    held = (len(harness.fds(me.pid)), harness.shared_maps(me.pid), harness.rss(me.pid))
+    end_of(env, me, seed + 1, kills)
+    # an ending within a second
+    harness.until(lambda: status(me)["open"] == 0, 1.5, note)
+    s = status(me)
+    assert s["wrong"] == 0 and s["other"] == 0, (note, s)
+    assert s["eof"] + s["reset"] + s["broken"] > kills // 2, (note, s)
+    force.p.stdin.close()
+    done = force.json(10)
+    print(note, s, done)
+    if env.mode == "both":
+        assert done["upgrades"] > kills // 10 and done["retreats"] > kills // 50, (note, done)
+    harness.until(lambda: len(harness.fds(me.pid)) <= held[0], 5,
+                  lambda: "%s: %r" % (note, harness.fds(me.pid)))
+    assert harness.shared_maps(me.pid)[0] <= held[1][0] + 2, (note, held)
+    assert harness.rss(me.pid) < held[2] + (16 << 20), (note, held)
+    if env.mode == "both":
+        env.flows()     # xr-stat removes what the dead have left
+        # but not, for a minute, what was killed before it had a name in it
+        left = [f for d, _, names in os.walk(env.stats) for f in names if has_magic(d, f)]
+        assert {f.split(".")[0] for f in left} <= {str(me.pid)}, left
