@@ -21,6 +21,7 @@
 #define FD(e)	(10 + (e))	/* the kernel socket of an end */
 #define CONN(e)	(20 + (e))	/* its end of the rendezvous connection */
 #define LISTEN	30
+#define WAITER	1u	/* of an end: one thread */
 
 enum act {
 	ACT_NONE,

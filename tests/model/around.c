@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What lies around a flow: memory, clock, link, the messages of the handshake, epoll. */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include "core/log.h"
+#include "core/stats.h"
+#include "preload/ready.h"
+#include "world.h"
+
+struct xr_config xr_cfg;
+int xr_active = 1;
+int xr_log_threshold;
+static struct xr_stats_segment segment;
+struct xr_stats_segment *xr_stats_seg = &segment;
+
+static int of(const struct xr_flow *f)
+{
+	return f == &W.flow[1];
+}
+
+/* ---- mem.h ------------------------------------------------------------------------ */
+
+uint64_t model_cycles(void)
+{
+	return 1ull << 40;
+}
+
+uint64_t xr_now_ns(void)
+{
+	return 1000000000000ull + W.side[cur].now;
+}
+
+int xr_gettid(void) { return cur + 1; }
+int xr_getpid(void) { return 1; }
+int xr_random(void *p, size_t len) { memset(p, 7, len); return 0; }
+void *xr_map_private(size_t len) { return calloc(1, len); }
+void *xr_map_family(size_t len) { return calloc(1, len); }
+void xr_unmap(void *p, size_t len) { (void)len; free(p); }
+
+void xr_fd_close(int fd)
+{
+	if (fd == CONN(0) || fd == CONN(1))
+		W.rdv.closed |= (uint8_t)(1 << (fd - CONN(0)));
+	if (fd == LISTEN)
+		W.rdv.listening = 0;
+}
+
+void xr_log_write(struct xr_log_site *site, enum xr_log_level level, const char *fmt, ...)
+{
+	(void)site, (void)level, (void)fmt;
+}
+
+/* ---- the link ----------------------------------------------------------------------- */
+
+int xr_shm_link_notify(struct xr_shm_link *l, uint32_t waiter, uint32_t cookie)
+{
+	int e = l == &W.link[1];
+	struct side *far = &W.side[1 - e];
+
+	(void)cookie;
+	if (!waiter)
+		return 0;
+	wrong_if(waiter != WAITER, "a waiter that does not exist is told");
+	if (!coarse)
+		model_yield();
+	far->entry = 1;
+	if (!coarse)
+		model_yield();
+	far->bell = far->sleeping;
+	return far->bell;
+}
+
+/* The flow's own sleeper, when the carrier changes without the peer's doing. */
+void xr_shm_link_notify_own(struct xr_shm_link *l, uint32_t waiter, uint32_t cookie)
+{
+	struct side *s = &W.side[l == &W.link[1]];
+
+	(void)cookie;
+	if (waiter)
+		s->entry = s->bell = 1;
+}
+
+uint32_t xr_waiter_claimed(struct xr_flow *f, int dir)
+{
+	return W.side[of(f)].claimed == 1 + dir ? WAITER : 0;
+}
+
+int xr_shm_link_progress(struct xr_shm_link *l)
+{
+	int e = l == &W.link[1];
+
+	if (!coarse)
+		model_yield();
+	if (!W.side[1 - e].hung_up)
+		return 0;
+	xr_store_release(&l->dead, 1);
+	return -EPIPE;
+}
+
+static uint32_t chunk_get(void *ctx)
+{
+	int e = ctx == &W.link[1];
+	uint32_t i;
+
+	for (i = 0; i < CHUNKS; i++)
+		if (!(W.chunk_used[e] & 1u << i)) {
+			W.chunk_used[e] |= (uint8_t)(1u << i);
+			return i;
+		}
+	return XR_NO_CHUNK;
+}
+
+static void chunk_put(void *ctx, uint32_t i)
+{
+	int e = ctx == &W.link[1];
+
+	wrong_if(i >= CHUNKS || !(W.chunk_used[e] & 1u << i), "a chunk is given back twice");
+	W.chunk_used[e] &= (uint8_t)~(1u << i);
+}
+
+/* The block is another flow's from here on. */
+void xr_shm_link_dir_put(struct xr_shm_link *l, uint64_t off)
+{
+	struct block *b = &W.block[l == &W.link[1]][off - 1];
+	uint32_t gen = b->dir.gen;
+	struct xr_shm_slot *s;
+
+	W.side[l == &W.link[1]].dirs &= (uint8_t)~(1u << (off - 1));
+	memset(b, 0, sizeof(*b));
+	b->dir.gen = gen + 1;
+	b->dir.consumed = XR_CONSUMED(1, 0);
+	for (s = b->slot; s < b->slot + SLOTS; s++) {
+		s->data[0] = 0xee;
+		s->head = XR_HEAD(s - b->slot, 1, 0, XR_OP_SEND);
+	}
+}
+
+void xr_shm_link_free(struct xr_shm_link *l) { (void)l; }
+void xr_shm_arena_destroy(struct xr_shm_arena *a) { (void)a; }
+void xr_shm_budget(uint64_t n) { (void)n; }
+
+/* ---- the handshake: upgrade_exchange.c, its messages delivered at once ------------------ */
+
+static int own_dir(struct xr_upgrade *u)
+{
+	struct xr_flow *f = u->f;
+	int e = of(f);
+	struct xr_shm_chunks src = { chunk_get, chunk_put, &W.link[e] };
+	uint32_t i;
+
+	for (i = 0; i < DIRS && W.side[e].dirs & 1u << i; i++)
+		;
+	if (i == DIRS)
+		return -ENOMEM;
+	W.side[e].dirs |= (uint8_t)(1u << i);
+	W.rdv.dir[e] = (uint8_t)i;
+	f->dir_off = i + 1;
+	u->own_dir = 1;
+	xr_shm_tx_init(&f->tx, &W.block[e][i].dir, SLOTS, W.meta[e], &src, W.chunk[e][0], 0, 8);
+	return 0;
+}
+
+static void peer_dir(struct xr_upgrade *u)
+{
+	struct xr_flow *f = u->f;
+	int e = of(f);
+	struct block *b = &W.block[1 - e][W.rdv.dir[1 - e]];
+
+	xr_shm_rx_init(&f->rx, &b->dir, SLOTS, W.chunk[1 - e][0], sizeof(W.chunk[0]));
+	f->peer_dir_gen = b->dir.gen;
+	xr_link_ref(&W.link[e]);
+	u->link = &W.link[e];
+	f->link = &W.link[e];
+	u->state = XR_UP_EXCHANGED;
+}
+
+int xr_rendezvous_listen(const struct xr_tuple *t)
+{
+	uint8_t n = (uint8_t)(W.rdv.attempt + 1);
+
+	(void)t;
+	memset(&W.rdv, 0, sizeof(W.rdv));
+	W.rdv.attempt = n;
+	W.rdv.listening = 1;
+	return LISTEN;
+}
+
+int xr_up_host_step(struct xr_upgrade *u, int fd)
+{
+	(void)fd;
+	if (u->state == XR_UP_LISTENING && W.rdv.called) {
+		xr_fd_close(u->lfd);
+		u->lfd = -1;
+		u->conn = CONN(0);
+		if (own_dir(u))
+			return -ENOMEM;
+		W.rdv.answered = 1;
+		u->state = XR_UP_ANSWERED;
+	} else if (u->state == XR_UP_ANSWERED && W.rdv.set_up) {
+		peer_dir(u);
+	} else if (u->state == XR_UP_ANSWERED && W.rdv.closed & 2) {
+		return -EPIPE;
+	}
+	return 0;
+}
+
+int xr_up_call(struct xr_upgrade *u, int fd)
+{
+	(void)fd;
+	if (!W.rdv.listening)
+		return -ECONNREFUSED;
+	W.rdv.called = 1;
+	u->peer_nonce = W.rdv.attempt;
+	u->conn = CONN(1);
+	u->state = XR_UP_CALLING;
+	return 0;
+}
+
+int xr_up_caller_step(struct xr_upgrade *u, int fd)
+{
+	(void)fd;
+	if (u->peer_nonce != W.rdv.attempt)
+		return -EPIPE;
+	if (W.rdv.answered) {
+		if (own_dir(u))
+			return -ENOMEM;
+		peer_dir(u);
+		W.rdv.set_up = 1;
+	} else if (W.rdv.closed & 1 || !W.rdv.listening) {
+		return -EPIPE;
+	}
+	return 0;
+}
+
+enum xr_reason xr_up_errno_reason(int r) { (void)r; return XR_REASON_RENDEZVOUS_FAILED; }
+void xr_proof_forked(void) { }
+
+enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t)
+{
+	(void)f, (void)fd;
+	memset(t, 0, sizeof(*t));
+	return XR_REASON_NONE;
+}
+
+/* ---- what the flow is told nothing by ----------------------------------------------------- */
+
+void xr_stats_flow_free(struct xr_stats_flow *f) { (void)f; }
+void xr_stats_flow_state(struct xr_stats_flow *f, enum xr_stats_state s) { (void)f; (void)s; }
+void xr_stats_flow_reason(struct xr_stats_flow *f, enum xr_reason r) { (void)f; (void)r; }
+void xr_stats_flow_carrier(struct xr_stats_flow *f, enum xr_carrier t, enum xr_carrier r, uint32_t p)
+{
+	(void)f, (void)t, (void)r, (void)p;
+}
+
+_Atomic uint32_t xr_control_seen;
+int xr_control_holds(const struct xr_flow *f) { (void)f; return 0; }
+void xr_control_run(void) { }
+void xr_control_open(void) { }
+
+int xr_epoll_flow_attach(struct xr_flow *f) { (void)f; return 0; }
+int xr_epoll_flow_attached(struct xr_flow *f) { (void)f; return 0; }
+void xr_epoll_flow_detach(struct xr_flow *f) { (void)f; }
+void xr_epoll_flow_kick(struct xr_flow *f) { (void)f; }
+void xr_epoll_flow_full(struct xr_flow *f) { (void)f; }
+void xr_fd_each(void (*fn)(void *arg, int fd, uintptr_t entry), void *arg) { (void)fn; (void)arg; }
+struct xr_signal_mark xr_signal_mark(void) { return (struct xr_signal_mark){ 0, 0 }; }
+
+int xr_sleep_poll(struct pollfd *fds, unsigned int n, uint64_t deadline, const sigset_t *sigmask,
+		  struct xr_signal_mark mark, int any)
+{
+	(void)fds, (void)n, (void)deadline, (void)sigmask, (void)mark, (void)any;
+	abort();
+}
+
+int xr_wait_flow(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline,
+		 struct xr_signal_mark mark)
+{
+	(void)f, (void)fd, (void)mask, (void)deadline, (void)mark;
+	/* no program in here blocks in a call */
+	abort();
+}

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The state machine of a flow, receive direction: every state meets every event. */
+#include "flow_rig.h"
+
+/* ---- the receive direction ------------------------------------------------------------- */
+
+enum rx_at { AT_TCP, AT_READY, AT_DRAIN, AT_RING, AT_SEALED, AT_SKIP, RX_STATES };
+
+enum rx_event {
+	EV_NOTHING, EV_TCP, EV_START, EV_RING, EV_END, EV_CLOSE, EV_FREEZE, EV_FREEZE_FULL, EV_SEAL,
+	EV_EXEC, EV_FIN, EV_DEATH, EV_RST, EV_ABORT, EV_GONE, EV_NONSENSE, EV_SHUT_RD, EV_OWN_CLOSE,
+	RX_EVENTS
+};
+
+static const char *const rx_state_name[] = { "TCP", "READY", "DRAIN", "RING", "SEALED", "SKIP" };
+static const char *const rx_event_name[] = {
+	"nothing", "bytes over TCP", "START", "bytes in the ring", "END", "END and close",
+	"the sender freezes an empty ring", "the sender freezes bytes", "retreat", "retreat for exec",
+	"FIN, and the peer lives", "FIN, and the peer is dead", "RST", "close without END", "GONE",
+	"nonsense", "shutdown(SHUT_RD)", "close()"
+};
+
+static void rx_enter(enum rx_at at)
+{
+	static const char *const sends = "ab";
+
+	if (at == AT_TCP)
+		return;
+	if (at == AT_READY || at == AT_DRAIN) {
+		R.f->rx_state = XR_RX_READY;
+		xr_shm_rx_ready(&R.f->rx);
+	}
+	if (at == AT_READY)
+		return;
+	if (at == AT_DRAIN) {
+		far_start(4);
+		far_write("12");
+		assert_int_equal(flow_recv(), 2);
+		assert_int_equal(R.f->rx_state, XR_RX_DRAIN);
+		return;
+	}
+	flow_on_ring();
+	if (at == AT_SEALED) {
+		far_send(sends);
+		/* the send direction goes on: it is what keeps the hooks on the flow */
+		assert_int_equal(xr_shm_rx_seal(&R.f->rx), 0);
+	} else if (at == AT_SKIP) {
+		far_send(sends);
+		xr_shm_tx_freeze(&R.tx);
+		assert_int_equal(flow_recv(), 2);
+		assert_int_equal(flow_recv(), -EAGAIN);
+		assert_int_equal(R.f->rx_state, XR_RX_SKIP);
+	}
+}
+
+/* What the peer does; NULL, or why it cannot. */
+static const char *rx_event(enum rx_at at, enum rx_event ev)
+{
+	int frozen = xr_shm_tx_is_frozen(&R.tx);
+
+	switch (ev) {
+	case EV_NOTHING:
+		break;
+	case EV_TCP:
+		far_write("xyz");
+		break;
+	case EV_START:
+		if (frozen)
+			return "nothing is published behind a freeze";
+		far_start(0);
+		break;
+	case EV_RING:
+		if (frozen)
+			return "nothing is published behind a freeze";
+		far_send("xyz");
+		break;
+	case EV_END:
+	case EV_CLOSE:
+		if (frozen)
+			return "nothing is published behind a freeze";
+		far_end(ev == EV_CLOSE);
+		if (ev == EV_CLOSE)
+			far_close();
+		break;
+	case EV_FREEZE:
+	case EV_FREEZE_FULL:
+		if (at == AT_SEALED || at == AT_SKIP)
+			return "it is frozen";
+		if (ev == EV_FREEZE_FULL) {
+			if (at == AT_READY)
+				far_start(0);
+			far_send("xyz");
+		}
+		xr_shm_tx_freeze(&R.tx);
+		break;
+	case EV_SEAL:
+		xr_flow_retreat(R.f, R.fd, XR_REASON_OPERATOR, 0);
+		break;
+	case EV_EXEC:
+		xr_flow_retreat(R.f, R.fd, XR_REASON_EXEC, 0);
+		break;
+	case EV_FIN:
+		far_shut();
+		break;
+	case EV_DEATH:
+		far_close();
+		far_hang_up();
+		break;
+	case EV_RST:
+		far_rst();
+		break;
+	case EV_ABORT:
+		xr_fetch_or(&R.tx.dir->state, XR_DIR_CLOSED);
+		far_rst();
+		break;
+	case EV_GONE:
+		xr_fetch_or(&R.tx.dir->state, XR_DIR_GONE);
+		break;
+	case EV_NONSENSE:
+		if (frozen)
+			return "nothing is published behind a freeze";
+		xr_shm_tx_control(&R.tx, (enum xr_slot_op)77, 0);
+		break;
+	case EV_SHUT_RD:
+		assert_int_equal(xr_flow_shutdown(R.f, R.fd, SHUT_RD), 0);
+		break;
+	case EV_OWN_CLOSE:
+		xr_flow_last_close(R.f, R.fd);
+		break;
+	default:
+		fail();
+	}
+	return NULL;
+}
+
+static const char *rx_now(void)
+{
+	if (R.f->rx_state == XR_RX_SKIP)
+		return "SKIP";
+	return rx_state_name[R.f->rx_state == XR_RX_RING && R.f->rx.sealed ? AT_SEALED : R.f->rx_state];
+}
+
+/* State, and what the first two reads give; "!" for what cannot be. */
+static void rx_cell(enum rx_at at, enum rx_event ev, char *out, size_t len)
+{
+	char a[16], b[16];
+	const char *not, *first, *second;
+
+	flow_make();
+	rx_enter(at);
+	not = rx_event(at, ev);
+	if (not) {
+		snprintf(out, len, "! %s", not);
+	} else if (ev == EV_OWN_CLOSE) {
+		snprintf(out, len, "%s", rx_now());
+	} else {
+		first = told(flow_recv(), a, sizeof(a));
+		second = told(flow_recv(), b, sizeof(b));
+		snprintf(out, len, "%s %s %s", rx_now(), first, second);
+	}
+	flow_end();
+}
+
+#define FROZEN	"! nothing is published behind a freeze"
+#define ONCE	"! it is frozen"
+
+/*
+ * After the event: the state, and what two reads give, a number being bytes.  "kernel": the
+ * hooks let go of the flow.
+ */
+static const char *const rx_table[RX_STATES][RX_EVENTS] = {
+	[AT_TCP] = {
+		[EV_NOTHING] = "TCP none none",
+		[EV_TCP] = "TCP 3 none",
+		/* nobody looks at the ring any more, whatever a peer writes there */
+		[EV_START] = "TCP none none",
+		[EV_RING] = "TCP none none",
+		[EV_END] = "TCP none none",
+		[EV_CLOSE] = "TCP 0 0",
+		[EV_FREEZE] = "TCP none none",
+		[EV_FREEZE_FULL] = "TCP none none",
+		[EV_SEAL] = "TCP kernel kernel",
+		[EV_EXEC] = "TCP kernel kernel",
+		[EV_FIN] = "TCP 0 0",
+		[EV_DEATH] = "TCP 0 0",
+		[EV_RST] = "TCP reset 0",
+		[EV_ABORT] = "TCP reset 0",
+		[EV_GONE] = "TCP none none",
+		[EV_NONSENSE] = "TCP none none",
+		[EV_SHUT_RD] = "TCP 0 0",
+		[EV_OWN_CLOSE] = "TCP",
+	},
+	[AT_READY] = {
+		[EV_NOTHING] = "READY none none",
+		[EV_TCP] = "READY 3 none",
+		[EV_START] = "RING none none",
+		/* the first slot is START, or the peer is no peer */
+		[EV_RING] = "READY reset 0",
+		[EV_END] = "READY reset 0",
+		[EV_CLOSE] = "READY reset 0",
+		[EV_FREEZE] = "TCP none none",
+		[EV_FREEZE_FULL] = "SKIP 3 none",
+		[EV_SEAL] = "TCP kernel kernel",
+		[EV_EXEC] = "TCP kernel kernel",
+		[EV_FIN] = "READY 0 0",
+		[EV_DEATH] = "READY 0 0",
+		[EV_RST] = "READY reset 0",
+		[EV_ABORT] = "READY reset 0",
+		[EV_GONE] = "TCP none none",
+		[EV_NONSENSE] = "READY reset 0",
+		[EV_SHUT_RD] = "READY 0 0",
+		[EV_OWN_CLOSE] = "TCP",
+	},
+	/* two bytes are still to come over TCP: until then the ring is not looked at */
+	[AT_DRAIN] = {
+		[EV_NOTHING] = "DRAIN none none",
+		[EV_TCP] = "RING 2 none",
+		[EV_START] = "DRAIN none none",
+		[EV_RING] = "DRAIN none none",
+		[EV_END] = "DRAIN none none",
+		[EV_CLOSE] = "DRAIN 0 0",
+		[EV_FREEZE] = "DRAIN none none",
+		[EV_FREEZE_FULL] = "DRAIN none none",
+		[EV_SEAL] = "TCP kernel kernel",
+		[EV_EXEC] = "TCP kernel kernel",
+		[EV_FIN] = "DRAIN 0 0",
+		[EV_DEATH] = "DRAIN 0 0",
+		[EV_RST] = "DRAIN reset 0",
+		[EV_ABORT] = "DRAIN reset 0",
+		[EV_GONE] = "DRAIN none none",
+		[EV_NONSENSE] = "DRAIN none none",
+		[EV_SHUT_RD] = "DRAIN 0 0",
+		[EV_OWN_CLOSE] = "TCP",
+	},
+	[AT_RING] = {
+		[EV_NOTHING] = "RING none none",
+		/* no data is sent over TCP while the ring carries it */
+		[EV_TCP] = "RING none none",
+		[EV_START] = "RING reset 0",
+		[EV_RING] = "RING 3 none",
+		[EV_END] = "RING 0 0",
+		[EV_CLOSE] = "RING 0 0",
+		[EV_FREEZE] = "TCP none none",
+		[EV_FREEZE_FULL] = "SKIP 3 none",
+		[EV_SEAL] = "TCP kernel kernel",
+		[EV_EXEC] = "TCP kernel kernel",
+		/* neither END nor a freeze: only its death puts a FIN there */
+		[EV_FIN] = "RING 0 0",
+		[EV_DEATH] = "RING 0 0",
+		[EV_RST] = "RING reset 0",
+		[EV_ABORT] = "RING reset 0",
+		[EV_GONE] = "RING none none",
+		[EV_NONSENSE] = "RING reset 0",
+		[EV_SHUT_RD] = "RING 0 0",
+		[EV_OWN_CLOSE] = "TCP",
+	},
+	/* RING, sealed by this end with two bytes unread */
+	[AT_SEALED] = {
+		[EV_NOTHING] = "TCP 2 none",
+		[EV_TCP] = "TCP 5 none",
+		[EV_START] = FROZEN,
+		[EV_RING] = FROZEN,
+		[EV_END] = FROZEN,
+		[EV_CLOSE] = FROZEN,
+		[EV_FREEZE] = ONCE,
+		[EV_FREEZE_FULL] = ONCE,
+		[EV_SEAL] = "TCP 2 kernel",
+		[EV_EXEC] = "TCP kernel kernel",
+		[EV_FIN] = "TCP 2 0",
+		[EV_DEATH] = "TCP 2 0",
+		[EV_RST] = "TCP 2 reset",
+		[EV_ABORT] = "TCP 2 reset",
+		[EV_GONE] = "TCP 2 none",
+		[EV_NONSENSE] = FROZEN,
+		[EV_SHUT_RD] = "TCP 2 0",
+		[EV_OWN_CLOSE] = "TCP",
+	},
+	/* two bytes that were read in the ring come once more */
+	[AT_SKIP] = {
+		[EV_NOTHING] = "SKIP none none",
+		[EV_TCP] = "TCP 1 none",
+		[EV_START] = FROZEN,
+		[EV_RING] = FROZEN,
+		[EV_END] = FROZEN,
+		[EV_CLOSE] = FROZEN,
+		[EV_FREEZE] = ONCE,
+		[EV_FREEZE_FULL] = ONCE,
+		[EV_SEAL] = "SKIP none none",
+		[EV_EXEC] = "SKIP none none",
+		[EV_FIN] = "SKIP 0 0",
+		[EV_DEATH] = "SKIP 0 0",
+		[EV_RST] = "SKIP reset 0",
+		[EV_ABORT] = "SKIP reset 0",
+		[EV_GONE] = "SKIP none none",
+		[EV_NONSENSE] = FROZEN,
+		[EV_SHUT_RD] = "SKIP 0 0",
+		[EV_OWN_CLOSE] = "TCP",
+	},
+};
+
+static void every_receive_state_meets_every_event(void **state)
+{
+	const char *known;
+	char s[128];
+	int at, ev, bad = 0;
+
+	(void)state;
+	for (at = 0; at < RX_STATES; at++)
+		for (ev = 0; ev < RX_EVENTS; ev++) {
+			rx_cell((enum rx_at)at, (enum rx_event)ev, s, sizeof(s));
+			/* what makes no sense resets the connection, once: then the flow looks alive */
+			known = at == AT_READY && (ev == EV_RING || ev == EV_END || ev == EV_NONSENSE) ?
+				"READY reset none" : NULL;
+			bad += cell_is_wrong(rx_state_name[at], rx_event_name[ev], s, rx_table[at][ev], known);
+		}
+	assert_int_equal(bad, 0);
+}
+
+/* What poll() says is what a read then finds. */
+static void readable_is_what_a_read_finds(void **state)
+{
+	int at, ev, bad = 0;
+
+	(void)state;
+	for (at = 0; at < RX_STATES; at++)
+		for (ev = 0; ev < RX_EVENTS; ev++) {
+			uint32_t mask;
+			ssize_t n;
+
+			flow_make();
+			rx_enter((enum rx_at)at);
+			if (ev != EV_OWN_CLOSE && !rx_event((enum rx_at)at, (enum rx_event)ev)) {
+				R.f->rx_checked = 0;
+				mask = xr_flow_poll(R.f, R.fd);
+				n = flow_recv();
+				if (mask != UINT32_MAX && !(mask & POLLIN) != (n == -EAGAIN)) {
+					print_error("%s, %s: poll 0x%x, read %zd\n", rx_state_name[at],
+						    rx_event_name[ev], mask, n);
+					bad++;
+				}
+			}
+			flow_end();
+		}
+	assert_int_equal(bad, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_receive_state_meets_every_event),
+		cmocka_unit_test(readable_is_what_a_read_finds),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
