@@ -83,6 +83,7 @@ struct xr_flow {
 	uint8_t upgrade_off;		/* 1: never try (again) */
 	uint8_t up_tries;		/* attempts that found nobody */
 	uint8_t returns;		/* retreats and failed returns lately: hysteresis */
+	uint8_t fails;			/* failed returns in a row */
 	uint8_t npast;			/* links in past[] */
 
 	/* accounting while XR_PATH_COUNT; relaxed adds */

@@ -77,10 +77,11 @@ int xr_flow_return_plan(struct xr_flow *f)
 
 int xr_flow_return_failed(struct xr_flow *f, enum xr_reason why)
 {
-	if (f->upgrade_off || !xr_flow_may_return(why) || f->returns >= RETURN_ATTEMPTS)
+	if (f->upgrade_off || !xr_flow_may_return(why) || ++f->fails >= RETURN_ATTEMPTS)
 		return 0;
 	f->up_after = xr_now_ns() + return_wait(f);
-	f->returns++;
+	if (f->returns < UINT8_MAX)
+		f->returns++;
 	f->up_tries = 0;
 	return_thresholds(f);
 	return 1;

@@ -228,6 +228,7 @@ static int up_start(struct xr_upgrade *u, int fd, uint32_t *waiter)
 	xr_flow_wake(f);
 	f->reason = XR_REASON_NONE;
 	f->moved_ns = xr_now_ns();
+	f->fails = 0;
 	xr_shm_tx_armed(&f->tx, waiter);
 	if (f->st) {
 		xr_stats_gauge(&f->st->tx.window, f->tx.inflight_max);
@@ -404,7 +405,11 @@ static void up_begin(struct xr_flow *f, int fd)
 	} else if (!r) {
 		r = xr_up_call(u, fd);
 		if ((r == -ECONNREFUSED || r == -EAGAIN) && u->past.link) {
-			/* the other end said that it is there: it has just gone */
+			/* the other end said that it is there, and has just gone; or nobody said so */
+			if (xr_load_acquire(&u->past.link->dead)) {
+				up_fail(u, XR_REASON_TIMEOUT);
+				return;
+			}
 			up_drop(u);
 			up_later(f, 1, 4096);
 			return;
