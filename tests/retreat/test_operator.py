@@ -228,3 +228,29 @@ def test_hysteresis(env):
         stays.append(time.monotonic() - began)
     assert stays[0] > 0.1
     assert stays[1] > 0.25 and stays[2] > 0.5, stays
+
+
+def test_the_whole_host_under_load(env):
+    """Maintenance: all connections of all programs go, and come back, under a verified load."""
+    env.env.update(EAGER_RETURN)
+    args = ["--seed=%d" % int.from_bytes(os.urandom(4), "little"), "--conns=8", "--c2s=40m", "--s2c=40m",
+            "--proto=duplex"]
+    s = env.start("server", [harness.prog("xrt"), "server", "--wait=epoll", *args])
+    c = env.start("client", [harness.prog("xrt"), "client", "--wait=epollet",
+                             "--port=%d" % s.json()["port"], *args])
+
+    def carriers():
+        return {f["carrier"] for f in env.flows()}
+
+    rounds = 0
+    while c.poll() is None:
+        harness.until(lambda: carriers() == {"shm"} or c.poll() is not None, 20, "all on shm")
+        if c.poll() is not None:
+            break
+        operate(env, "--retreat", "--wait=20")
+        assert carriers() <= {"tcp"}
+        operate(env, "--return")
+        rounds += 1
+    assert rounds
+    assert c.json(30)["op"] is None and s.json(30)["op"] is None
+    assert (s.wait(), c.wait()) == (0, 0)
