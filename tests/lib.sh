@@ -8,7 +8,7 @@ PACKAGES_BUILD=(autoconf automake gcc libc6-dev libcmocka-dev libjansson-dev lib
 PACKAGES_TEST=(mandoc python3 python3-pytest python3-pytest-timeout python3-pytest-xdist)
 # Programs that tests drive; a test whose program is missing is skipped and counted as such.
 PACKAGES_APPS=(apache2-utils curl iperf3 memcached netcat-openbsd nginx nodejs openssh-client
-	openssh-server procps redis-server redis-tools strace wrk)
+	openssh-server procps redis-server redis-tools socat strace wrk)
 
 passed=0 failed=0 skipped=0
 jobs=$(nproc 2>/dev/null || echo 2)
