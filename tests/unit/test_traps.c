@@ -249,7 +249,8 @@ static void the_first_error_says_why(void **state)
 		assert_int_equal(post_recv(&x, i, x.mem, 100), 0);
 	for (i = 0; i < 5; i++) {
 		struct xr_sge sge = { y.mem, 100, i == 2 ? y.mr->lkey + 1 : y.mr->lkey };
-		struct xr_send_wr wr = { .wr_id = i, .op = XR_WR_SEND, .flags = XR_SEND_SIGNALED, .sge = &sge, .nsge = 1 };
+		struct xr_send_wr wr = { .wr_id = i, .op = XR_WR_SEND, .flags = XR_SEND_SIGNALED, .sge = &sge,
+					 .nsge = 1 };
 
 		assert_int_equal(y.ops->post_send(y.qp, &wr), 0);
 	}
