@@ -162,8 +162,13 @@ static int up_host_answer(struct xr_upgrade *u, int fd)
 	int fds[2], n = 0, proof, r;
 
 	/* both ends may be this process: then the host's end of the link is wanted */
-	u->link = xr_links_find(u->call.uuid, 0,
-				memcmp(u->call.uuid, xr_uuid, 16) ? -1 : 1);
+	do {
+		if (u->link)
+			xr_link_unref(u->link);
+		u->link = xr_links_find(u->call.uuid, 0,
+					memcmp(u->call.uuid, xr_uuid, 16) ? -1 : 1);
+		/* one that the caller has let go of meanwhile is found dead here, and not again */
+	} while (u->link && xr_shm_link_progress(u->link));
 	/*
 	 * The link that another handshake is about to make serves this flow too; but that flow
 	 * may have gone idle in mid-handshake, and then this one makes a link of its own.
