@@ -271,9 +271,23 @@ static void reg_detach(struct xr_epreg *r)
 		r->parked = 1;
 		return;
 	}
-	/* its own number may be closed, or somebody else's */
-	e = xr_ep_sys_ctl(r->ep->outer, EPOLL_CTL_ADD,
-			  xr_fd_flow(r->fd) == f ? r->fd : f->priv->fd, r->events, r->data);
+	if (xr_likely(xr_fd_flow(r->fd) == f)) {
+		e = xr_ep_sys_ctl(r->ep->outer, EPOLL_CTL_ADD, r->fd, r->events, r->data);
+	} else {
+		/*
+		 * Its number is closed, or somebody else's: so it stays, as in the kernel, under
+		 * one that no call can name.
+		 */
+		e = (int)xr_sys3(SYS_fcntl, f->priv->fd, F_DUPFD_CLOEXEC, 3);
+		if (e >= 0)
+			e = xr_fd_high(e);
+		if (e >= 0) {
+			int fd = e;
+
+			e = xr_ep_sys_ctl(r->ep->outer, EPOLL_CTL_ADD, fd, r->events, r->data);
+			xr_fd_close(fd);
+		}
+	}
 	if (e && e != -EEXIST)
 		xr_warn("a descriptor could not return to its epoll set: error %d", -e);
 }

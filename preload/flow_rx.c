@@ -207,10 +207,10 @@ static void rx_look_kernel(struct xr_flow *f, int fd)
 	}
 }
 
-/* Closed without END: an RST is in the kernel socket, or on its way there. */
+/* Closed: an RST or FIN is in the kernel socket, or on its way there. */
 static int rx_reset_due(struct xr_flow *f)
 {
-	return (xr_flow_peer_state(f) & (XR_DIR_ENDED | XR_DIR_CLOSED)) == XR_DIR_CLOSED;
+	return !f->rx_dead && (xr_flow_peer_state(f) & XR_DIR_CLOSED);
 }
 
 /* The kernel socket carries the direction while the hooks still carry the flow. */
@@ -609,7 +609,7 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 		target = 1;
 	for (;;) {
 		uint32_t waiter, from;
-		int tell, more;
+		int tell, more, r;
 		ssize_t n;
 
 		xr_control_check();
@@ -634,9 +634,14 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 				    rx_ended(f))
 					return n;
 				/* it is readable all the while: the rest is looked for now and then */
-				n = xr_sleep_poll(NULL, 0, xr_now_ns() + PEEK_NAP_NS, NULL, mark, 0);
-				if (n == -EINTR)
+				r = xr_sleep_poll(NULL, 0, xr_now_ns() + PEEK_NAP_NS, NULL, mark, 0);
+				if (r == -EINTR)
+					return r;
+				if (f->rcvtimeo_ns && !deadline)
+					deadline = xr_now_ns() + f->rcvtimeo_ns;
+				if (deadline && xr_now_ns() >= deadline)
 					return n;
+				continue;
 			} else {
 				done += (size_t)n;
 				if (done >= target && !more)
@@ -709,8 +714,8 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 		mask &= ~(uint32_t)POLLERR;
 	if (f->rx_shut)
 		mask |= POLLRDHUP;
-	/* what follows a seal comes over the socket, and so does the end */
-	if (xr_unlikely(f->rx.sealed))
+	/* what follows a freeze comes over the socket, and so does the end */
+	if (xr_unlikely(f->rx.frozen))
 		mask |= xr_ksock_poll(fd, POLLRDHUP);
 	v.op = XR_OP_END;
 	r = f->rx_end ? 1 : xr_shm_rx_peek(&f->rx, &v);
