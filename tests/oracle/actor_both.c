@@ -82,11 +82,14 @@ long do_warm(const struct op *o, struct res *r)
 		int32_t seen;
 
 		if (leads) {
-			int more = mode == UP ? turn < 200 && (turn < o->arg[1] ||
+			int more = mode == UP ? turn < 1000 && (turn < o->arg[1] ||
 				   atomic_load(&a.sh->upgraded[0]) == base[0] ||
 				   atomic_load(&a.sh->upgraded[1]) == base[1]) :
 				   turn < (mode == MID ? (int)a.sh->script.warm : o->arg[1]);
 
+			/* a handshake that failed is tried again, after more turns and some time */
+			if (turn > 40)
+				usleep(300);
 			if (!more) {
 				raise_signal(round, INT32_MAX);
 				break;

@@ -20,7 +20,8 @@ static const char *const mode_name[MODES] = { "plain", "up", "mid" };
 
 /* What the workers add up. */
 struct totals {
-	_Atomic uint64_t cases, ops, compared, connections, upgraded, retreated, failed, settled;
+	_Atomic uint64_t cases, ops, compared, failed, settled;
+	_Atomic uint64_t connections[MODES], upgraded[MODES], retreated;
 	_Atomic uint64_t not_repeated, respawned, per_kind[OP_KINDS];
 };
 
@@ -139,15 +140,34 @@ static void count_script(const struct script *s, unsigned int compared)
 	atomic_fetch_add(&sum->compared, (uint64_t)s->n * compared);
 	for (i = 0; i < s->n; i++) {
 		atomic_fetch_add(&sum->per_kind[s->op[i].kind], 1);
-		if (s->op[i].kind == OP_ACCEPT)
-			atomic_fetch_add(&sum->connections, compared);
 	}
+}
+
+static uint64_t both(const _Atomic uint64_t *n)
+{
+	return atomic_load(&n[0]) + atomic_load(&n[1]);
+}
+
+/* How many of a script's connections were on shm: those that were made in this mode. */
+static void count_flows_of(const struct script *s, const struct pair *p, enum mode mode,
+			   uint64_t up, uint64_t back)
+{
+	uint32_t i, n = 0;
+
+	for (i = 0; i < s->n; i++)
+		n += s->op[i].kind == OP_ACCEPT;
+	atomic_fetch_add(&sum->connections[mode], n);
+	if (verbose)
+		printf("seed %llu, mode %s: %u connections, %llu on shm\n", (unsigned long long)s->seed,
+		       mode_name[mode], n, (unsigned long long)(both(p->sh->upgraded) - up) / 2);
+	/* two ends, each counted when it begins to read from the fabric */
+	atomic_fetch_add(&sum->upgraded[mode], (both(p->sh->upgraded) - up) / 2);
+	atomic_fetch_add(&sum->retreated, (both(p->sh->retreated) - back) / 2);
 }
 
 static int run_case(struct pair *plain, struct pair *other, struct script *s)
 {
-	uint64_t up = atomic_load(&other->sh->upgraded[0]) + atomic_load(&other->sh->upgraded[1]);
-	uint64_t back = atomic_load(&other->sh->retreated[0]) + atomic_load(&other->sh->retreated[1]);
+	uint64_t up, back;
 	int mode, part = 0, bad = 0, r;
 	const char *why = NULL;
 	unsigned int n = 0;
@@ -166,6 +186,8 @@ static int run_case(struct pair *plain, struct pair *other, struct script *s)
 		if (!(modes & 1u << mode))
 			continue;
 		n++;
+		up = both(other->sh->upgraded);
+		back = both(other->sh->retreated);
 		r = pair_run(other, s, (enum mode)mode, 3000);
 		if (r) {
 			why = r == PAIR_HANG ? "hangs" : "a process died";
@@ -173,21 +195,16 @@ static int run_case(struct pair *plain, struct pair *other, struct script *s)
 		} else {
 			why = compare(s, plain->sh, other->sh, other->went_back, &op, &part);
 		}
-		if (!why)
+		if (!why) {
+			count_flows_of(s, other, (enum mode)mode, up, back);
 			continue;
+		}
 		bad = 1;
 		atomic_fetch_add(&sum->failed, 1);
 		failure(plain, other, s, (enum mode)mode, why, op, part);
 		break;
 	}
 	count_script(s, n);
-	if (!bad) {
-		/* two ends, each counted when it begins to read from the fabric */
-		atomic_fetch_add(&sum->upgraded, (atomic_load(&other->sh->upgraded[0]) +
-						  atomic_load(&other->sh->upgraded[1]) - up) / 2);
-		atomic_fetch_add(&sum->retreated, (atomic_load(&other->sh->retreated[0]) +
-						   atomic_load(&other->sh->retreated[1]) - back) / 2);
-	}
 	return bad;
 }
 
@@ -296,6 +313,7 @@ static void usage(FILE *f)
 	      "  --keep DIR      store scripts that fail there\n"
 	      "  --replay FILE   run this script\n"
 	      "  --times N       so many times\n"
+	      "  --print         only print the script of the seed\n"
 	      "  --no-shrink     leave scripts that fail as they are\n"
 	      "  --run PROGRAM   xrdma-run\n"
 	      "  --verbose       more\n", f);
@@ -326,7 +344,6 @@ static int random_run(void)
 {
 	double begun = now_s();
 	unsigned int i;
-	uint64_t conns;
 
 	sum = mmap(NULL, sizeof(*sum), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	printf("seed %llu\n", (unsigned long long)first_seed);
@@ -336,13 +353,15 @@ static int random_run(void)
 			worker((int)i);
 	while (wait(NULL) > 0)
 		;
-	conns = sum->connections ? sum->connections : 1;
 	printf("%llu scripts, %llu operations, %llu compared with TCP in %.1f s\n",
 	       (unsigned long long)sum->cases, (unsigned long long)sum->ops,
 	       (unsigned long long)sum->compared, now_s() - begun);
-	printf("%llu connections under xrdma, %.1f %% of them on shm in both directions, %llu went back\n",
-	       (unsigned long long)sum->connections, 100.0 * (double)sum->upgraded / (double)conns,
-	       (unsigned long long)sum->retreated);
+	for (i = UP; i < MODES; i++)
+		if (sum->connections[i])
+			printf("mode %s: %llu connections, %.1f %% of them on shm in both directions\n",
+			       mode_name[i], (unsigned long long)sum->connections[i],
+			       100.0 * (double)sum->upgraded[i] / (double)sum->connections[i]);
+	printf("%llu connections went back to TCP\n", (unsigned long long)sum->retreated);
 	printf("%llu differences, %llu of them seen once\n", (unsigned long long)sum->failed,
 	       (unsigned long long)sum->not_repeated);
 	for (i = 0; verbose && i < OP_KINDS; i++)
@@ -360,10 +379,11 @@ int main(int argc, char **argv)
 		{ "jobs", 1, NULL, 'j' }, { "mode", 1, NULL, 'm' }, { "failures", 1, NULL, 'f' },
 		{ "keep", 1, NULL, 'k' }, { "replay", 1, NULL, 'r' }, { "times", 1, NULL, 'n' },
 		{ "no-shrink", 0, NULL, 'S' }, { "run", 1, NULL, 'R' }, { "verbose", 0, NULL, 'v' },
-		{ "no-faults", 0, NULL, 'F' }, { "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
+		{ "no-faults", 0, NULL, 'F' }, { "print", 0, NULL, 'P' }, { "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
 	};
 	const char *file = NULL;
-	int c, times = 1;
+	static struct script shown;
+	int c, times = 1, print = 0;
 
 	if (argc == 4 && !strcmp(argv[1], "--actor"))
 		return actor_main(atoi(argv[2]), atoi(argv[3]));
@@ -384,10 +404,16 @@ int main(int argc, char **argv)
 		case 'S': no_shrink = 1; break;
 		case 'R': setenv("ORACLE_RUN", optarg, 1); break;
 		case 'F': no_faults = 1; break;
+		case 'P': print = 1; break;
 		case 'v': verbose = 1; break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;
 		}
+	if (print) {
+		generate(&shown, first_seed);
+		script_print(stdout, &shown);
+		return 0;
+	}
 	find_run();
 	if (!getenv("ORACLE_RUN")) {
 		fprintf(stderr, "oracle: xrdma-run not found, see --run\n");
