@@ -192,6 +192,8 @@ void xr_flow_leave(struct xr_flow *f)
 		/* an end of the connection is no retreat */
 		if (!f->rx_dead && !(xr_flow_peer_state(f) & XR_DIR_CLOSED))
 			xr_stats_add(XR_STAT_RETREATS, 1);
+		xr_debug("descriptor %d: back on TCP: %s", f->priv->fd,
+			 xr_reason_name(f->reason));
 		xr_flow_wake(f);
 	}
 	xr_stats_flow_carrier(f->st, f->tx_state == XR_TX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,

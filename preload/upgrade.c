@@ -66,6 +66,7 @@ static void up_give_up(struct xr_flow *f, enum xr_reason why)
 	if (f->link)
 		xr_fetch_or(&f->tx.dir->state, XR_DIR_STAYS);
 	f->upgrade_off = 1;
+	xr_debug("descriptor %d: stays on TCP: %s", f->priv->fd, xr_reason_name(why));
 	f->need_turns = UP_NEVER_TURNS;
 	f->need_bytes = UP_NEVER_BYTES;
 	f->reason = (uint16_t)why;
@@ -227,6 +228,7 @@ static int up_start(struct xr_upgrade *u, int fd, uint32_t *waiter)
 	/* whoever sleeps till the socket takes more */
 	xr_flow_wake(f);
 	f->reason = XR_REASON_NONE;
+	xr_debug("descriptor %d: sends over shm to process %d", fd, f->link->peer_pid);
 	f->moved_ns = xr_now_ns();
 	f->fails = 0;
 	xr_shm_tx_armed(&f->tx, waiter);
