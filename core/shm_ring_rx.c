@@ -174,7 +174,9 @@ int xr_shm_rx_wants_notice(struct xr_shm_rx *rx, uint32_t *waiter)
 void xr_shm_rx_arm(struct xr_shm_rx *rx, uint32_t waiter)
 {
 	rx->arm_gen++;
-	xr_store_relaxed(&rx->dir->arm, ((uint64_t)rx->arm_gen << 32) | (waiter & 0xffffu));
+	/* the word that the direction is sealed stays for a sender that has not seen it */
+	xr_store_relaxed(&rx->dir->arm, ((uint64_t)rx->arm_gen << 32) | (waiter & 0xffffu) |
+					(rx->frozen ? XR_ARM_FROZEN : 0));
 	/* pairs with the fence in xr_shm_tx_armed: say that I wait, then look again */
 	xr_fence_store_load();
 }

@@ -122,10 +122,12 @@ static void close_sole(struct xr_flow *f, int fd)
 	struct linger now = { 0, 0 };
 	socklen_t len = sizeof(now);
 	uint32_t waiter = 0;
-	int unread = 0, abort, r;
+	int unread, abort, r;
+
+	/* wherever it lies: what was to come over TCP before the ring counts as well */
+	unread = xr_load_relaxed(&f->rx_state) != XR_RX_TCP && !f->rx_end && xr_flow_inq(f, fd) > 0;
 
 	if (!xr_lock(&f->rx_lock)) {
-		unread = f->rx_state == XR_RX_RING && !f->rx_end && xr_shm_rx_readable(&f->rx);
 		if (!unread && (f->rx_state == XR_RX_RING || f->rx_state == XR_RX_SKIP))
 			close_skip(f, fd);
 		f->rx_state = XR_RX_TCP;

@@ -520,10 +520,12 @@ static long rx_avail(struct xr_flow *f, int fd)
 	long ring = 0, n;
 	int inq = 0;
 
-	if (state == XR_RX_RING || state == XR_RX_DRAIN)
+	if (state == XR_RX_RING || state == XR_RX_DRAIN) {
+		xr_shm_rx_is_frozen(&f->rx);
 		ring = (long)xr_shm_rx_readable(&f->rx);
-	if (state == XR_RX_RING && xr_likely(!xr_shm_rx_is_frozen(&f->rx) && !f->rx.frozen))
-		return ring;
+		if (state == XR_RX_RING && xr_likely(!f->rx.frozen))
+			return ring;
+	}
 	n = xr_sys3(SYS_ioctl, fd, 0x541b /* FIONREAD */, &inq);
 	if (n)
 		return n;
@@ -715,7 +717,7 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 	if (f->rx_shut)
 		mask |= POLLRDHUP;
 	/* what follows a freeze comes over the socket, and so does the end */
-	if (xr_unlikely(f->rx.frozen))
+	if (xr_unlikely(xr_shm_rx_is_frozen(&f->rx) || f->rx.frozen))
 		mask |= xr_ksock_poll(fd, POLLRDHUP);
 	v.op = XR_OP_END;
 	r = f->rx_end ? 1 : xr_shm_rx_peek(&f->rx, &v);

@@ -176,6 +176,12 @@ static ssize_t tx_tcp(struct xr_flow *f, int fd, const struct iovec *iov, int cn
 	return n;
 }
 
+/* A peer that had sent its FIN before the RST: on TCP that is EPIPE. */
+static ssize_t tx_reset(struct xr_flow *f, ssize_t n)
+{
+	return n == -ECONNRESET && (xr_flow_peer_state(f) & XR_DIR_ENDED) ? -EPIPE : n;
+}
+
 /* One attempt under tx_lock.  > 0, TX_NONE, errors. */
 static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, size_t skip,
 		       size_t len, int flags, uint32_t *waiter)
@@ -205,7 +211,8 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 			 */
 			xr_flow_tx_start_replay(f, XR_REASON_PEER_DIED);
 			r = xr_flow_tx_push_replay(f, fd);
-			return r == -EAGAIN ? TX_NONE : tx_tcp(f, fd, iov, cnt, skip, flags);
+			return r == -EAGAIN ? TX_NONE :
+					      tx_reset(f, tx_tcp(f, fd, iov, cnt, skip, flags));
 		}
 		n = xr_shm_tx_send(&f->tx, iov, cnt, skip, len);
 		if (n > 0) {
@@ -251,7 +258,7 @@ static ssize_t send_none(struct xr_flow *f, int fd)
 	int err = xr_flow_error(f, fd);
 
 	if (err)
-		return -err;
+		return tx_reset(f, -err);
 	return f->tx_shut || f->rx_reset ? -EPIPE : xr_ksock_send(fd, NULL, 0, 0);
 }
 

@@ -141,5 +141,9 @@ XR_HOOK int shutdown(int fd, int how)
 		if (r != -EREMOTEIO)
 			return (int)xr_ret(r);
 	}
-	return xr_real.shutdown(fd, how);
+	r = xr_real.shutdown(fd, how);
+	/* not worth a move any more, and what it would be told of the peer's end is ambiguous */
+	if (f && !r)
+		xr_flow_stay_tcp(f, fd, XR_REASON_CLOSED);
+	return r;
 }
