@@ -14,9 +14,8 @@
 #define LEGAL_TABLE(X) \
 	X(STATE, "TCP_INFO: the state of a socket that is shut down, which changes with the " \
 	  "peer's acknowledgements, and stays ESTABLISHED beneath a connection on shm") \
-	X(EDGE, "a connection that goes back to TCP, or ends on shm, is registered with the kernel anew: an edge-" \
-	  "triggered set reports once more what still stands, and one with EPOLLONESHOT has then " \
-	  "been fired by that") \
+	X(EDGE, "a connection that changes its carrier is registered anew: an edge-triggered set reports " \
+	  "once more what still stands, and one with EPOLLONESHOT has then been fired by that") \
 	X(OUTQ, "SIOCOUTQ: acknowledgements arrive when the kernel sends them; any number of " \
 	  "bytes between none and all that were sent may be outstanding")
 
@@ -129,19 +128,17 @@ static const char *compare_one(const struct op *o, const struct res *p, const st
 }
 
 const char *compare(const struct script *s, const struct shared *plain, const struct shared *other,
-		    int went_back, uint32_t *op, int *part)
+		    uint32_t *op, int *part)
 {
 	struct regs g = { 0 };
 	uint32_t i;
 	int k;
 
-	for (i = 0; i < s->n; i++)
-		went_back |= s->op[i].kind == OP_SHUTDOWN;
 	for (i = 0; i < s->n; i++, note_registration(&g, &s->op[i - 1], &plain->res[i - 1][0]))
 		for (k = 0; k < 1 + (s->op[i].side == BOTH); k++) {
 			const char *why = compare_one(&s->op[i], &plain->res[i][k], &other->res[i][k]);
 
-			if (why && s->op[i].kind == OP_EPWAIT && went_back &&
+			if (why && s->op[i].kind == OP_EPWAIT &&
 			    edges_differ_only(&g, &s->op[i], &plain->res[i][0], &other->res[i][0]))
 				why = NULL;
 			if (why) {

@@ -193,7 +193,7 @@ static int run_case(struct pair *plain, struct pair *other, struct script *s)
 			why = r == PAIR_HANG ? "hangs" : "a process died";
 			op = other->stuck;
 		} else {
-			why = compare(s, plain->sh, other->sh, other->went_back, &op, &part);
+			why = compare(s, plain->sh, other->sh, &op, &part);
 		}
 		if (!why) {
 			count_flows_of(s, other, (enum mode)mode, up, back);

@@ -183,12 +183,9 @@ uint64_t rnd64(uint64_t *s);
 void generate(struct script *s, uint64_t seed);
 extern int no_faults;	/* no addresses that fault */
 
-/*
- * legal.c: NULL, or what is different first; op and part say where.  went_back: connections of
- * the other pair left shm in this run.
- */
+/* legal.c: NULL, or what is different first; op and part say where. */
 const char *compare(const struct script *s, const struct shared *plain, const struct shared *other,
-		    int went_back, uint32_t *op, int *part);
+		    uint32_t *op, int *part);
 extern uint64_t legal_used[];
 void legal_print(FILE *f);
 
@@ -200,7 +197,6 @@ struct pair {
 	pid_t pid[2];
 	int cpu;
 	uint64_t respawned;
-	int went_back;		/* connections left shm in the last case */
 	uint32_t stuck;		/* operation at which the last case hung or lost a process */
 };
 enum { PAIR_OK, PAIR_HANG, PAIR_DIED };

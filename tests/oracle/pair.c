@@ -137,7 +137,6 @@ int pair_run(struct pair *p, const struct script *s, enum mode mode, unsigned in
 	static const struct timespec slice = { 0, 20000000 };
 	struct shared *sh = p->sh;
 	uint64_t progress = now_ms();
-	uint64_t back = atomic_load(&sh->retreated[0]) + atomic_load(&sh->retreated[1]);
 	uint32_t turn = 0;
 	int why;
 
@@ -175,7 +174,6 @@ int pair_run(struct pair *p, const struct script *s, enum mode mode, unsigned in
 		p->respawned++;
 		return why;
 	}
-	p->went_back = atomic_load(&sh->retreated[0]) + atomic_load(&sh->retreated[1]) != back;
 	return PAIR_OK;
 }
 

@@ -26,7 +26,7 @@ int differs(struct pair *plain, struct pair *other, const struct script *s, enum
 		*op = other->stuck;
 		return 1;
 	}
-	*why = compare(s, plain->sh, other->sh, other->went_back, op, part);
+	*why = compare(s, plain->sh, other->sh, op, part);
 	return *why != NULL;
 }
 
