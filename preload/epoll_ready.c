@@ -247,6 +247,8 @@ static void visit(struct ep_visit *v, uint32_t waiter)
 		/* what is left to drain is counted by neither: compare only within one state */
 		v->pos -= f->drain_left;
 		v->pos ^= (uint64_t)f->rx_state << 60;
+		/* the end of the stream is news for who waits for bytes */
+		v->pos ^= v->raw & POLLRDHUP ? 1ull << 59 : 0;
 	}
 }
 
@@ -258,7 +260,7 @@ static uint32_t visit_news(const struct ep_visit *v)
 
 	if (!(r->events & EPOLLET) || r->force)
 		return m;
-	return (m & ~r->last) || ((m & EPOLLIN) && v->pos != r->pos) ? m : 0;
+	return (m & ~r->last) || ((m & (EPOLLIN | EPOLLRDNORM)) && v->pos != r->pos) ? m : 0;
 }
 
 /* Nothing to report: who will tell us?  1: it must be looked at once more, after arming. */

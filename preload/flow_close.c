@@ -43,7 +43,7 @@ static void close_tell_sender(struct xr_flow *f)
 int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 {
 	uint32_t waiter = 0;
-	int r = 0;
+	int r = 0, e;
 
 	if (how < SHUT_RD || how > SHUT_RDWR)
 		return -EINVAL;
@@ -51,15 +51,7 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 		xr_flow_retreat(f, fd, XR_REASON_FORKED, 0);
 		return (int)xr_sys2(SYS_shutdown, fd, how);
 	}
-	if (how != SHUT_WR) {
-		r = xr_lock(&f->rx_lock);
-		if (r)
-			return -EAGAIN;
-		f->rx_shut = 1;
-		xr_unlock(&f->rx_lock);
-		/* wakes who sleeps in a read, since every sleeper watches the socket too */
-		r = (int)xr_sys2(SYS_shutdown, fd, SHUT_RD);
-	}
+	/* this first: who is woken by the other half shall see both */
 	if (how != SHUT_RD) {
 		if (xr_lock(&f->tx_lock))
 			return -EAGAIN;
@@ -83,6 +75,16 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 		xr_unlock(&f->tx_lock);
 		if (waiter)
 			xr_flow_tell(f, waiter);
+	}
+	if (how != SHUT_WR) {
+		if (xr_lock(&f->rx_lock))
+			return -EAGAIN;
+		f->rx_shut = 1;
+		xr_unlock(&f->rx_lock);
+		/* wakes who sleeps in a read, since every sleeper watches the socket too */
+		e = (int)xr_sys2(SYS_shutdown, fd, SHUT_RD);
+		/* after the other half the connection may be over, which is no error */
+		r = how == SHUT_RD ? e : r;
 	}
 	/*
 	 * Closed both ways: a peer that still writes shall be answered with RST, and only the

@@ -588,6 +588,9 @@ static ssize_t recv_none(struct xr_flow *f, int fd, int flags)
 	ssize_t n;
 
 	n = xr_flow_recv(f, fd, &one, 1, (flags & MSG_DONTWAIT) | MSG_PEEK);
+	/* it waits once, and does not mind if that was in vain */
+	if (n == -EINTR || (n == -EAGAIN && !f->nonblock && !(flags & MSG_DONTWAIT)))
+		return 0;
 	return n > 0 ? 0 : n;
 }
 
@@ -648,6 +651,10 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 				done += (size_t)n;
 				if (done >= target && !more)
 					return (ssize_t)done;
+				/* what the socket itself would say is for the next call to hear */
+				if (xr_unlikely(from != XR_RX_RING || f->rx.frozen) &&
+				    xr_ksock_poll(fd, 0) & POLLERR && rx_avail(f, fd) <= 0)
+					return (ssize_t)done;
 				continue;
 			}
 		} else if (n != RX_NONE) {
@@ -701,7 +708,12 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 			return UINT32_MAX;
 		/* fall through */
 	default:
-		return xr_ksock_poll(fd, POLLIN | POLLRDHUP | POLLPRI);
+		mask = xr_ksock_poll(fd, POLLIN | POLLRDHUP | POLLPRI);
+		/* SO_RCVLOWAT of what lies in two places */
+		if (!(mask & POLLIN) && f->rx_state == XR_RX_DRAIN && f->rcvlowat > 1 &&
+		    rx_avail(f, fd) >= (long)f->rcvlowat)
+			mask |= POLLIN;
+		return mask;
 	}
 	if (f->rx_end || (xr_flow_peer_state(f) & XR_DIR_ENDED))
 		mask |= POLLRDHUP;

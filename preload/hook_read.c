@@ -301,7 +301,7 @@ XR_HOOK int recvmmsg(int fd, struct mmsghdr *vec, unsigned int vlen, int flags,
 
 	if (f && !(flags & (MSG_OOB | MSG_ERRQUEUE))) {
 		/* as in the kernel an error comes before what could still be read */
-		n = vlen ? xr_flow_error(f, fd) : 0;
+		n = xr_flow_error(f, fd);
 		if (n)
 			return (int)xr_ret(-n);
 		return recvmmsg_loop(f, fd, vec, vlen, flags, timeout);
