@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
-CHECKED = ["core/shm_ring.c", "core/shm_ring_rx.c", "preload/flow*.c", "preload/ksock.c", "preload/lock.c",
+CHECKED = ["core/reason.c", "core/shm_ring.c", "core/shm_ring_rx.c", "preload/flow*.c", "preload/ksock.c", "preload/lock.c",
            "preload/upgrade.c"]
 OWN = ["around.c", "check.c", "ends.c", "kernel.c", "scenario.c", "world.c"]
 

@@ -13,7 +13,6 @@ SCENARIOS = re.findall(r'^\t\{ "([^"]+)"(?!.*\.deep = 1)', (build.TOP / "tests/m
 LOST = "a sender that died after it saw the peer's seal takes along what it would have replayed"
 ERROR = "an error that a read on TCP meets behind its bytes is kept where the next read does not look"
 START = "a START that was taken back by a retreat is taken for a lie"
-HINT = "waiting on a sealed direction takes back the hint to its sender"
 CARE = "a read that gives bytes or the end does not look whether the peer waits for a replay"
 KNOWN = {
     "half-close-both-exec": "the kernel's FIN goes out while bytes lie unread in the ring, which can then not be replayed",
@@ -22,7 +21,6 @@ KNOWN = {
     "kill-sealed": LOST, "kill-retreat": LOST,
     "upgrade-back": START, "upgrade-back-caller": START, "upgrade-exec": START, "upgrade-exec-caller": START,
     "return-1": START, "return-2-caller": START, "return-3-caller": START, "return-4": START, "return-4-back": START,
-    "sleep-sealed": HINT, "sleep-shut": HINT,
 }
 
 # name: (source, text, replacement, scenarios of which one at least must fail)
@@ -43,9 +41,9 @@ MUTANTS = {
         "preload/upgrade.c", "u->state == XR_UP_READY && xr_load_acquire(&f->tx.dir->ready)",
         "u->state == XR_UP_READY", ["sleep-upgrade", "upgrade-back", "upgrade"]),
     "the ring is read before the rest of TCP": (
-        "preload/flow_rx.c", "f->drain_left ? XR_RX_DRAIN : XR_RX_RING", "XR_RX_RING", ["upgrade-lag"]),
+        "preload/flow_rx_state.c", "f->drain_left ? XR_RX_DRAIN : XR_RX_RING", "XR_RX_RING", ["upgrade-lag"]),
     "any FIN is a death": (
-        "preload/flow_rx.c", "\treturn xr_shm_link_progress(f->link) != 0;\n", "\treturn 1;\n",
+        "preload/flow_rx_state.c", "\treturn xr_shm_link_progress(f->link) != 0;\n", "\treturn 1;\n",
         ["half-close-poll"]),
     "memory is not looked at again when the FIN shows": (
         "preload/flow_rx.c",
