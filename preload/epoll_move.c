@@ -13,7 +13,7 @@
 #include "ready.h"
 
 /* What the silent socket of a fabric flow is watched for. */
-#define INNER_EVENTS	(EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET)
+#define INNER_EVENTS	(EPOLLIN | EPOLLPRI | EPOLLOUT | EPOLLRDHUP | EPOLLET)
 
 /* The private bits of an epoll registration: all that is left of a fired EPOLLONESHOT. */
 #define PRIVATE_EVENTS	(EPOLLET | EPOLLONESHOT | EPOLLWAKEUP | EPOLLEXCLUSIVE)

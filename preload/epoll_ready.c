@@ -239,6 +239,9 @@ static void visit(struct ep_visit *v, uint32_t waiter)
 		v->raw |= EPOLLRDNORM;
 	if (v->raw & POLLOUT)
 		v->raw |= EPOLLWRNORM;
+	/* as in poll_flow */
+	if (xr_unlikely(v->events & EPOLLPRI))
+		v->raw |= xr_ksock_poll(v->fd, POLLPRI) & POLLPRI;
 	if ((v->events & EPOLLET) && (v->raw & POLLIN)) {
 		long inq = xr_flow_inq(f, v->fd);
 

@@ -95,6 +95,9 @@ static uint32_t poll_flow(const struct pollfd *p, struct xr_flow *f)
 		m |= POLLRDNORM;
 	if (m & POLLOUT)
 		m |= POLLWRNORM;
+	/* urgent data is the kernel's, and there before the program has read what the ring still has */
+	if (xr_unlikely(p->events & POLLPRI))
+		m |= xr_ksock_poll(p->fd, POLLPRI) & POLLPRI;
 	return m & ((uint32_t)(unsigned short)p->events | POLLERR | POLLHUP);
 }
 
@@ -320,7 +323,7 @@ static int poll_prepare(struct poll_run *p)
 			return 1;
 		ev = xr_flow_kernel_mask(t->f, poll_wants(t->f, events));
 		p->k[i].fd = ev ? a->fds[i].fd : -1;
-		p->k[i].events = (short)ev;
+		p->k[i].events = (short)(ev | (events & POLLPRI));
 		if (!ev && !p->slice)
 			p->slice = XR_WAIT_LONG;
 	}

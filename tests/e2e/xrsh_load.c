@@ -190,11 +190,98 @@ static long c_serve(struct call *k)
 	return 0;
 }
 
+/* ---- a crowd: connections that are many and idle ---- */
+
+#define CROWD 10000
+
+static int crowd[CROWD];
+static long in_crowd;
+
+static int crowd_turn(int s, unsigned int seed)
+{
+	unsigned int b[256], got[256];
+
+	for (int i = 0; i < 256; i++)
+		b[i] = seed * 2654435761u + i;
+	return send(s, b, sizeof(b), MSG_NOSIGNAL) == sizeof(b) &&
+	       recv(s, got, sizeof(got), MSG_WAITALL) == sizeof(got) && !memcmp(b, got, sizeof(b));
+}
+
+/* dial N PORT TURNS: N more connections, each used for so many turns */
+static long c_dial(struct call *k)
+{
+	struct sockaddr_in a = loopback(arg(k, 2));
+
+	for (long i = 0; i < arg(k, 1); i++) {
+		int s = socket(AF_INET, SOCK_STREAM, 0);
+
+		if (in_crowd == CROWD || s < 0 || connect(s, (struct sockaddr *)&a, sizeof(a)))
+			return -1;
+		crowd[in_crowd++] = s;
+		for (long t = 0; t < arg(k, 3); t++)
+			if (!crowd_turn(s, i * 7919 + t))
+				return -1;
+	}
+	return in_crowd;
+}
+
+/* crowd TURNS: each connection is used; how many are sound */
+static long c_crowd(struct call *k)
+{
+	long good = 0;
+
+	for (long i = 0; i < in_crowd; i++) {
+		long t = 0;
+
+		while (t < arg(k, 1) && crowd_turn(crowd[i], i * 104729 + t))
+			t++;
+		good += t == arg(k, 1);
+	}
+	return good;
+}
+
+/* answer LFD: in one thread, accepts whoever comes, echoes what comes */
+static long c_answer(struct call *k)
+{
+	int lfd = arg(k, 1), ep = epoll_create1(EPOLL_CLOEXEC);
+	struct epoll_event ev[64] = { { .events = EPOLLIN, .data.fd = lfd } };
+	char b[65536];
+
+	if (epoll_ctl(ep, EPOLL_CTL_ADD, lfd, ev))
+		return -1;
+	for (;;) {
+		int n = epoll_wait(ep, ev, 64, -1);
+
+		for (int i = 0; i < n; i++) {
+			int fd = ev[i].data.fd;
+			ssize_t r;
+
+			if (fd == lfd) {
+				struct epoll_event in = { .events = EPOLLIN };
+
+				in.data.fd = accept(lfd, NULL, NULL);
+				if (in.data.fd < 0 ||
+				    epoll_ctl(ep, EPOLL_CTL_ADD, in.data.fd, &in))
+					return -1;
+				continue;
+			}
+			r = recv(fd, b, sizeof(b), 0);
+			if (r <= 0 || send(fd, b, r, MSG_NOSIGNAL) != r)
+				close(fd);
+		}
+		if (n < 0 && errno != EINTR)
+			return -1;
+	}
+}
+
 const struct command load_commands[] = {
 	{ "race", 2, c_race },
 	{ "accept_echo", 2, c_accept_echo },
 	{ "connects", 3, c_connects },
 	{ "accepts", 3, c_accepts },
 	{ "serve", 2, c_serve },
+	{ "dial", 3, c_dial },
+	{ "crowd", 1, c_crowd },
+	{ "answer", 1, c_answer },
 	{},
 };

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What programs do to a connection in mid-stream beside reading and writing it. */
+#include "pattern.h"
+#include "xrsh.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/bpf.h>
+#include <linux/filter.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PIECE 65536
+
+/* ---- pages --------------------------------------------------------------------------------- */
+
+static int file_of(uint64_t key, uint64_t off, size_t n)
+{
+	int fd = memfd_create("pages", MFD_CLOEXEC);
+	uint8_t *p;
+
+	if (fd < 0 || ftruncate(fd, n))
+		exit(97);
+	p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED)
+		exit(97);
+	pattern_fill(key, off, p, n);
+	munmap(p, n);
+	return fd;
+}
+
+/* sendfile FD N - KEY OFF: from a file; returns what was sent */
+static long c_sendfile(struct call *k)
+{
+	size_t n = arg(k, 2), done = 0;
+	int file = file_of(arg(k, 4), arg(k, 5), n), e = 0;
+	off_t at = 0;
+
+	while (done < n) {
+		ssize_t r = sendfile(arg(k, 1), file, &at, n - done);
+
+		if (r <= 0) {
+			e = r ? errno : 0;
+			break;
+		}
+		done += r;
+	}
+	close(file);
+	extra(k, " %d %d", e, (size_t)at == done);
+	return done;
+}
+
+/* splice_out FD N from KEY OFF: by way of a pipe that is filled from: a file, or "memory" */
+static long c_splice_out(struct call *k)
+{
+	size_t n = arg(k, 2), put = 0, done = 0;
+	int from_file = !strcmp(k->argv[3], "file"), file = -1, p[2], e = 0;
+	uint8_t b[PIECE];
+	loff_t at = 0;
+
+	if (pipe(p))
+		return -1;
+	if (from_file)
+		file = file_of(arg(k, 4), arg(k, 5), n);
+	while (done < n && !e) {
+		size_t want = n - put < PIECE ? n - put : PIECE;
+		ssize_t r;
+
+		if (from_file) {
+			r = splice(file, &at, p[1], NULL, want, SPLICE_F_MOVE);
+		} else {
+			pattern_fill(arg(k, 4), arg(k, 5) + put, b, want);
+			r = write(p[1], b, want);
+		}
+		if (r <= 0)
+			break;
+		put += r;
+		while (done < put) {
+			r = splice(p[0], NULL, arg(k, 1), NULL, put - done, SPLICE_F_MORE);
+			if (r <= 0) {
+				e = r ? errno : EPIPE;
+				break;
+			}
+			done += r;
+		}
+	}
+	close(p[0]);
+	close(p[1]);
+	if (from_file)
+		close(file);
+	extra(k, " %d", e);
+	return done;
+}
+
+/* splice_in FD N - KEY OFF: into a pipe, looked at from there */
+static long c_splice_in(struct call *k)
+{
+	size_t n = arg(k, 2), done = 0, bad = 0;
+	uint8_t b[PIECE];
+	int p[2], e = 0;
+
+	if (pipe(p))
+		return -1;
+	while (done < n) {
+		ssize_t r = splice(arg(k, 1), NULL, p[1], NULL, n - done < PIECE ? n - done : PIECE, 0);
+
+		if (r <= 0) {
+			e = r ? errno : 0;
+			break;
+		}
+		if (read(p[0], b, r) != r ||
+		    pattern_check(arg(k, 4), arg(k, 5) + done, b, r) != (size_t)r)
+			bad = 1;
+		done += r;
+	}
+	close(p[0]);
+	close(p[1]);
+	extra(k, bad ? " bad %d" : " ok %d", e);
+	return done;
+}
+
+/* ---- options ------------------------------------------------------------------------------- */
+
+/* sockopt_text FD LEVEL NAME TEXT */
+static long c_sockopt_text(struct call *k)
+{
+	return setsockopt(arg(k, 1), arg(k, 2), arg(k, 3), k->argv[4], strlen(k->argv[4]));
+}
+
+/* filter FD classic|bpf: one that lets everything pass */
+static long c_filter(struct call *k)
+{
+	struct sock_filter pass = BPF_STMT(BPF_RET | BPF_K, 0xffffffff);
+	struct sock_fprog prog = { 1, &pass };
+	struct bpf_insn insn[] = {
+		{ .code = BPF_ALU | BPF_MOV | BPF_K, .dst_reg = 0, .imm = 0x7fffffff },
+		{ .code = BPF_JMP | BPF_EXIT },
+	};
+	union bpf_attr attr = { .prog_type = BPF_PROG_TYPE_SOCKET_FILTER,
+				.insns = (uintptr_t)insn,
+				.insn_cnt = 2,
+				.license = (uintptr_t)"BSD" };
+	int fd;
+	long r;
+
+	if (*k->argv[2] == 'c')
+		return setsockopt(arg(k, 1), SOL_SOCKET, SO_ATTACH_FILTER, &prog, sizeof(prog));
+	fd = syscall(SYS_bpf, BPF_PROG_LOAD, &attr, sizeof(attr));
+	if (fd < 0)
+		return -1;
+	r = setsockopt(arg(k, 1), SOL_SOCKET, SO_ATTACH_BPF, &fd, sizeof(fd));
+	close(fd);
+	return r;
+}
+
+/* ---- processes ----------------------------------------------------------------------------- */
+
+static long c_unsetenv(struct call *k)
+{
+	return unsetenv(k->argv[1]);
+}
+
+static long c_unshare(struct call *k)
+{
+	return unshare(arg(k, 1));
+}
+
+/* setns PATH TYPE */
+static long c_setns(struct call *k)
+{
+	int fd = open(k->argv[1], O_RDONLY | O_CLOEXEC), e;
+	long r;
+
+	if (fd < 0)
+		return -1;
+	r = setns(fd, arg(k, 2));
+	e = errno;
+	close(fd);
+	errno = e;
+	return r;
+}
+
+/* dlopen PATH [SYMBOL] */
+static long c_dlopen(struct call *k)
+{
+	void *h = dlopen(k->argv[1], RTLD_NOW | RTLD_GLOBAL);
+
+	if (!h) {
+		extra(k, " %s", dlerror());
+		errno = ELIBACC;
+		return -1;
+	}
+	return 0;
+}
+
+/* last FD N KEY OFF how: writes, and ends in this way at once */
+static long c_last(struct call *k)
+{
+	size_t n = arg(k, 2), done = 0;
+	const char *how = k->argv[5];
+	uint8_t *b = malloc(n + 1);
+
+	pattern_fill(arg(k, 3), arg(k, 4), b, n);
+	while (done < n) {
+		ssize_t r = send(arg(k, 1), b + done, n - done, MSG_NOSIGNAL);
+
+		if (r <= 0)
+			_exit(98);
+		done += r;
+	}
+	if (!strcmp(how, "_exit"))
+		_exit(0);
+	if (!strcmp(how, "quick_exit"))
+		quick_exit(0);
+	if (!strcmp(how, "exit"))
+		exit(0);
+	if (!strcmp(how, "exec"))
+		execlp("true", "true", (char *)NULL);
+	if (!strcmp(how, "return"))
+		return dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), 0); /* main finds no orders */
+	_exit(99);
+}
+
+/*
+ * scribble FD N WHO KEY PIECE: a stream of which two are written into one connection at once.
+ * The top bit of a byte says whose it is, the others where it stands in that writer's stream.
+ */
+static long c_scribble(struct call *k)
+{
+	size_t n = arg(k, 2), done = 0, piece = arg(k, 5);
+	uint8_t *b = malloc(n + 1);
+	int e = 0;
+
+	pattern_fill(arg(k, 4), 0, b, n);
+	for (size_t i = 0; i < n; i++)
+		b[i] = (b[i] & 0x7f) | (arg(k, 3) ? 0x80 : 0);
+	while (done < n) {
+		size_t want = n - done < piece ? n - done : piece;
+		ssize_t r = send(arg(k, 1), b + done, want, MSG_NOSIGNAL);
+
+		if (r < 0) {
+			e = errno;
+			break;
+		}
+		done += r;
+	}
+	free(b);
+	extra(k, " %d", e);
+	return done;
+}
+
+/* decipher FD N KEY0 KEY1: both streams to their end; how much of each, and what was wrong */
+static long c_decipher(struct call *k)
+{
+	size_t n = arg(k, 2), at[2] = { 0, 0 }, wrong = 0;
+	uint8_t *want[2], b[PIECE];
+	ssize_t r;
+	int e;
+
+	for (int i = 0; i < 2; i++) {
+		want[i] = malloc(n + 1);
+		pattern_fill(arg(k, 3 + i), 0, want[i], n);
+	}
+	while ((r = recv(arg(k, 1), b, sizeof(b), 0)) > 0)
+		for (ssize_t i = 0; i < r; i++) {
+			int who = b[i] >> 7;
+
+			if (at[who] >= n || (want[who][at[who]] & 0x7f) != (b[i] & 0x7f))
+				wrong++;
+			at[who]++;
+		}
+	e = errno;
+	extra(k, " %zu %zu %zu", at[0], at[1], wrong);
+	free(want[0]);
+	free(want[1]);
+	errno = e;
+	return r;
+}
+
+/* ---- costs --------------------------------------------------------------------------------- */
+
+static double now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
+}
+
+/* forks N: children that do nothing; shows the time of each, fork to wait */
+static long c_forks(struct call *k)
+{
+	for (long i = 0; i < arg(k, 1); i++) {
+		double t = now_us(), t1;
+		pid_t p = fork();
+
+		if (!p)
+			_exit(0);
+		t1 = now_us();
+		if (p < 0 || waitpid(p, NULL, 0) != p)
+			return -1;
+		extra(k, " %.0f:%.0f", t1 - t, now_us() - t);
+	}
+	return arg(k, 1);
+}
+
+/* sink FD N: reads and throws away; sleeps for the first byte, so that its time is the stream's */
+static long c_sink(struct call *k)
+{
+	size_t n = arg(k, 2), done = 0, room = 1 << 18;
+	uint8_t *b = malloc(room);
+
+	while (done < n) {
+		ssize_t r = recv(arg(k, 1), b, n - done < room ? n - done : room, 0);
+
+		if (r <= 0)
+			break;
+		done += r;
+	}
+	free(b);
+	return done;
+}
+
+/* pump FD N PATH: the file, over and over, by sendfile */
+static long c_pump(struct call *k)
+{
+	size_t n = arg(k, 2), done = 0;
+	int file = open(k->argv[3], O_RDONLY | O_CLOEXEC);
+	off_t at = 0;
+
+	if (file < 0)
+		return -1;
+	while (done < n) {
+		ssize_t r = sendfile(arg(k, 1), file, &at, n - done);
+
+		if (r < 0)
+			break;
+		if (!r)
+			at = 0;
+		done += r;
+	}
+	close(file);
+	return done;
+}
+
+const struct command shape_commands[] = {
+	{ "sendfile", 5, c_sendfile },
+	{ "splice_out", 5, c_splice_out },
+	{ "splice_in", 5, c_splice_in },
+	{ "sockopt_text", 4, c_sockopt_text },
+	{ "filter", 2, c_filter },
+	{ "unsetenv", 1, c_unsetenv },
+	{ "unshare", 1, c_unshare },
+	{ "setns", 2, c_setns },
+	{ "dlopen", 1, c_dlopen },
+	{ "last", 5, c_last },
+	{ "scribble", 5, c_scribble },
+	{ "decipher", 4, c_decipher },
+	{ "forks", 1, c_forks },
+	{ "sink", 2, c_sink },
+	{ "pump", 3, c_pump },
+	{},
+};

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Process shapes with connections in mid-stream: what was sent arrives, once, in order, whoever reads it."""
+import os
+import socket
+import time
+
+import pytest
+
+from shell import EV_IN, WAITALL
+
+import harness
+import shell
+
+pytestmark = pytest.mark.timeout(60)
+
+M = 1 << 20
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+
+
+def echo_end(end, back=0):
+    """The end that reads what it has itself sent, which comes back from byte `back` on."""
+    e = shell.End(end.sh, end.fd, 0, end.tx_key)
+    e.rx = back
+    return e
+
+
+# ---- inetd -----------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("target", ["preloaded", "plain"])
+@pytest.mark.parametrize("stream", ["unread", "streaming"])
+def test_inetd(live, target, stream):
+    """The socket becomes 0, 1 and 2 of cat: with bytes unread, with a peer that sends all the time."""
+    n = 6 * M
+    me, peer = live.s, live.c
+    before = peer.tx
+    if target == "plain":
+        live.server.ok("unsetenv", "LD_PRELOAD")
+    if stream == "unread":
+        peer.sendall(100000)
+        assert me.poll(EV_IN, 2000) == EV_IN
+        assert me.recv(1000, WAITALL).ret == 1000
+        before += 1000
+        n -= 100000
+    w = peer.sh.bg("sendall", peer.fd, n, 0, peer.tx_key, peer.tx)
+    if stream == "streaming":
+        # the window is full, then moves, and is full again when the hand-over comes
+        assert me.recv(M, WAITALL).ret == M
+        before += M
+    echo = echo_end(peer, before)
+    d = echo.drain_bg()
+    pid = live.server.ok("inetd", me.fd, "cat")
+    me.close()
+    assert w.result(20).ret == n
+    peer.tx += n
+    peer.shutdown(socket.SHUT_WR)
+    assert echo.drained(d, 20) == (peer.tx - before, None)
+    assert live.server("wait", pid).ints == [0]
+
+
+# ---- descriptors that change hands -----------------------------------------------------------------
+
+@pytest.mark.parametrize("target", ["preloaded", "plain"])
+@pytest.mark.parametrize("keep", [False, True])
+def test_pass_to_an_unrelated_process(env, target, keep):
+    """SCM_RIGHTS to a program that nobody forked, while the peer sends as fast as it can."""
+    a, b = socket.socketpair()
+    env.closers += [a.close, b.close]
+    p = shell.Pair(env, server=shell.Shell(env, "server", pass_fds=(a.fileno(),))).upgrade()
+    other = shell.Shell(env, "server" if target == "preloaded" else None, pass_fds=(b.fileno(),))
+    n = 8 * M
+    w = p.client.bg("sendall", p.c.fd, n, 0, p.c.tx_key, p.c.tx)
+    assert p.s.recv(M, WAITALL).ret == M
+    p.server.ok("sendfd", a.fileno(), p.s.fd)
+    fd = other.ok("recvfd", b.fileno())
+    if not keep:
+        p.s.close()
+    s = p.s.as_seen_by(other, fd)
+    assert s.recv(n - M, WAITALL).ret == n - M
+    assert w.result().ret == n
+    p.c.tx += n
+    p.turns(30, 3000, p.c, s)
+    if keep:
+        p.s.tx, p.s.rx = s.tx, s.rx
+        p.turns(5, 500)
+        p.s.close()
+        s.tx, s.rx = p.s.tx, p.s.rx
+        p.turns(5, 500, p.c, s)
+    s.sendall(200000)
+    s.close()
+    assert p.c.drain() == (200000, None)
+
+
+# ---- many connections, and children ----------------------------------------------------------------
+
+def crowd(env, n):
+    """A client with n connections to a server that answers."""
+    p = shell.Pair(env)
+    p.server.bg("answer", p.lfd)
+    assert p.client.ok("dial", n, p.port, 6, timeout=40) == n
+    return p
+
+
+def of_crowd(p, pid=None):
+    return [f for f in p.env.flows(pid or p.client.pid) if f["peer_port"] == p.port]
+
+
+def on_shm(p):
+    return sum(f["carrier"] == "shm" for f in of_crowd(p))
+
+
+def test_children_of_a_program_with_a_thousand_connections(env):
+    p = crowd(env, 1000)
+    if env.mode == "both":
+        harness.until(lambda: p.client.ok("crowd", 2, timeout=20) == 1000 and on_shm(p) == 1000, 10)
+    held = len(harness.fds(p.client.pid))
+    for _ in range(5):
+        assert p.client("system", "exit 3").ret == 3 << 8
+        r = p.client("popen", "echo hello")
+        assert (r.ret, r.words) == (0, ["hello"])
+        assert p.client.ok("forks", 2) == 2
+        assert p.client.ok("crowd", 1, timeout=20) == 1000
+    # a connection that one of the commands might have meant (exit 3) may be on TCP, no other
+    if env.mode == "both":
+        assert on_shm(p) >= 998
+    assert len(harness.fds(p.client.pid)) == held
+
+
+def test_subprocess_of_python(env):
+    """The module of that name: vfork and exec, with and without closing what is open, and with pipes."""
+    p = shell.Pair(env)
+    p.server.bg("answer", p.lfd)
+    c = env.start("client", ["/usr/bin/python3", os.path.join(os.path.dirname(__file__), "crowd.py"),
+                             str(p.port), "1000"])
+    assert c.line(40) == "sound"
+    if env.mode == "both":
+        assert sum(f["carrier"] == "shm" for f in of_crowd(p, c.pid)) > 900
+    c.say("go\n")
+    assert c.line(40) == "sound"
+    assert c.wait() == 0
+
+
+def test_double_fork(live):
+    """Daemons of old: the child of a child serves, whose parents are gone."""
+    n = 12 * M
+    w = live.client.bg("sendall", live.c.fd, n, 0, live.c.tx_key, live.c.tx)
+    assert live.s.recv(M, WAITALL).ret == M
+    child = live.server.fork()
+    grandchild = child.fork()
+    child.end()
+    assert live.server("wait", child.pid).ret == child.pid
+    live.s.close()
+    s = live.s.as_seen_by(grandchild)
+    assert s.recv(n - M, WAITALL).ret == n - M
+    assert w.result().ret == n
+    live.c.tx += n
+    live.turns(20, 1000, live.c, s)
+    grandchild.end()
+    assert live.c.drain() == (0, None)
+
+
+@pytest.mark.parametrize("piece", [100, 30000])
+def test_parent_and_child_write_at_once(live, piece):
+    """No byte of either is lost or repeated; those of each come in order."""
+    n = 200 * 1000 if piece == 100 else 6 * M
+    live.c.tx_key = 0
+    keys = 1234567, 7654321
+    r = live.client.bg("decipher", live.c.fd, n, *keys)
+    child = live.server.fork()
+    a = live.server.bg("scribble", live.s.fd, n, 0, keys[0], piece)
+    b = child.bg("scribble", live.s.fd, n, 1, keys[1], piece)
+    assert a.result(20).ret == n
+    assert b.result(20).ret == n
+    live.s.close()
+    child.end()
+    assert r.result(10).ints == [n, n, 0]
+
+
+# ---- the last write --------------------------------------------------------------------------------
+
+HOWS = ["exit", "_exit", "quick_exit", "return", "exec"]
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("reader", ["at once", "later"])
+def test_ends_after_its_last_write(live, who, how, reader):
+    """Megabytes are on the way when the program ends; all of them arrive, then the end."""
+    me, peer = who
+    if reader == "later":
+        n = me.fill()
+        me.sh.order("0 last %d 0 0 0 %s\n" % (me.fd, how))
+        me.sh.proc.wait(10)
+        d = peer.drain_bg()
+    else:
+        n = 9 * M + 12345
+        me.sh.order("0 last %d %d %d %d %s\n" % (me.fd, n, me.tx_key, me.tx, how))
+        time.sleep(0.01)
+        d = peer.drain_bg()
+        me.sh.proc.wait(20)
+    assert peer.drained(d, 20) == (n, None)
+    assert me.sh.proc.returncode == 0
+
+
+@pytest.fixture(params=["server", "client"])
+def who(request, live):
+    return (live.s, live.c) if request.param == "server" else (live.c, live.s)
+
+
+# ---- namespaces ------------------------------------------------------------------------------------
+
+def may(env, call, *args):
+    """Does a program in this place get that call through?"""
+    sh = shell.Shell(env, None)
+    r = sh(call, *args)
+    if r.ret < 0:
+        pytest.skip("%s: %s" % (call, r.err))
+    return sh
+
+
+@pytest.mark.parametrize("flag", [CLONE_NEWNET, CLONE_NEWUSER, CLONE_NEWUSER | CLONE_NEWNET])
+def test_unshare(live, who, flag):
+    """Connections stay in the namespace that they were made in, and go on, here or on TCP."""
+    me, peer = who
+    may(live.env, "unshare", flag)
+    w = peer.sh.bg("sendall", peer.fd, 2 * M, 0, peer.tx_key, peer.tx)
+    assert me.recv(M, WAITALL).ret == M
+    # EINVAL for a new user namespace while there is a second thread
+    me.sh.ok("unshare", flag)
+    assert me.recv(M, WAITALL).ret == M
+    assert w.result().ret == 2 * M
+    peer.tx += 2 * M
+    live.turns(30, 2000)
+    # to TCP, from the one end and then from the other
+    for end in (me, peer):
+        end.sh.ok("setsockopt", end.fd, socket.SOL_SOCKET, 42, 0)
+        live.turns(30, 2000)
+    me.sendall(300000)
+    me.close()
+    assert peer.drain() == (300000, None)
+
+
+def test_setns(live, who):
+    """Into the network of another process: new connections are made there, old ones stay."""
+    me, peer = who
+    there = may(live.env, "unshare", CLONE_NEWNET)
+    me.sh.ok("setns", "/proc/%d/ns/net" % there.pid, CLONE_NEWNET)
+    live.turns(50, 2000)
+    w = peer.sh.bg("sendall", peer.fd, 3 * M, 0, peer.tx_key, peer.tx)
+    assert me.recv(3 * M, WAITALL).ret == 3 * M
+    assert w.result().ret == 3 * M
+    assert me.sh("connect", me.sh.ok("socket", 2, 1, 0), "127.0.0.1", live.port).err == "ENETUNREACH"
+    me.close()
+    peer.tx += 3 * M
+    assert peer.drain() == (0, None)
+
+
+# ---- loaded late -----------------------------------------------------------------------------------
+
+def test_late_dlopen_is_refused(env):
+    """Hooks that see half of the calls would be wrong: the loader says no, and the program goes on."""
+    p = shell.Pair(env)
+    path = harness.find(".libs/libxrdma_preload.so", "libxrdma_preload.so")
+    r = p.client("dlopen", path)
+    if env.shim("client"):
+        assert r.ret == 0    # it is there already
+    else:
+        assert r.ret < 0 and "cannot be dlopen" in " ".join(r.words), r.words
+    p.upgrade()
+    p.client.ok("system", ":")
+    p.c.close()
+    assert p.s.drain() == (0, None)
