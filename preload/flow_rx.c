@@ -9,7 +9,7 @@
 #include "copy.h"
 #include "control.h"
 #include "fdtab.h"
-#include "flow.h"
+#include "flow_rx.h"
 #include "log.h"
 #include "mem.h"
 #include "ready.h"
@@ -88,131 +88,6 @@ out:
 	return n;
 }
 
-/* START in the first slot: how much of the stream is still to come over TCP. */
-static int rx_take_start(struct xr_flow *f, const struct xr_view *v)
-{
-	/* own count: checked against the kernel's when the upgrade began, all reads are ours since */
-	uint64_t got = xr_load_relaxed(&f->tcp_rx);
-	int r;
-
-	if (v->arg < got) {
-		xr_warn("peer process %d leaves TCP at an offset that is already read",
-			f->link->peer_pid);
-		return -EPROTO;
-	}
-	xr_shm_rx_take(&f->rx, v, 0);
-	r = xr_shm_rx_commit(&f->rx);
-	if (r)
-		return r;
-	f->drain_left = v->arg - got;
-	f->rx_state = f->drain_left ? XR_RX_DRAIN : XR_RX_RING;
-	xr_stats_add(XR_STAT_FLOWS_UPGRADED, 1);
-	xr_stats_flow_carrier(f->st, f->tx_state == XR_TX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
-			      XR_CARRIER_SHM, (uint32_t)f->link->peer_pid);
-	return 0;
-}
-
-/* The direction is frozen and read to its end: the kernel socket carries the rest. */
-static void rx_to_tcp(struct xr_flow *f)
-{
-	if (f->rx.late) {
-		f->rx_state = XR_RX_SKIP;
-		return;
-	}
-	f->rx_state = XR_RX_TCP;
-	xr_flow_leave(f);
-}
-
-/* 0: what is late has all come, and gone. */
-static int rx_drop_late(struct xr_flow *f, int fd)
-{
-	while (f->rx.late) {
-		size_t n = f->rx.late < 1u << 30 ? (size_t)f->rx.late : 1u << 30;
-		/* MSG_TRUNC: tcp(7) discards instead of copying */
-		ssize_t r = xr_sys6(SYS_recvfrom, fd, NULL, n, MSG_TRUNC | MSG_DONTWAIT, NULL, NULL);
-
-		if (r <= 0)
-			return r ? (int)r : -ENODATA;
-		f->rx.late -= (uint64_t)r;
-		atomic_fetch_add_explicit(&f->tcp_rx, (uint64_t)r, memory_order_relaxed);
-	}
-	return 0;
-}
-
-int xr_flow_rx_skip(struct xr_flow *f, int fd)
-{
-	int r = rx_drop_late(f, fd);
-
-	if (!r)
-		rx_to_tcp(f);
-	return r;
-}
-
-/*
- * Nonsense in shared memory is what a broken TCP peer would be: the connection is
- * reset, and what was good before it has been delivered.
- */
-static ssize_t rx_corrupt(struct xr_flow *f, int fd)
-{
-	static const struct linger rst = { 1, 0 };
-
-	if (f->rx_reset)
-		return -xr_flow_take_error(f);
-	xr_warn("peer process %d corrupted its side of a flow", f->link->peer_pid);
-	xr_stats_reason(XR_REASON_SEGMENT_CORRUPT);
-	f->reason = XR_REASON_SEGMENT_CORRUPT;
-	f->rx_dead |= POLLERR | POLLHUP | POLLRDHUP;
-	f->rx_reset = 1;
-	xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
-	return -ECONNRESET;
-}
-
-int xr_flow_fin_is_death(struct xr_flow *f)
-{
-	uint32_t state = xr_flow_peer_state(f);
-
-	if (state & XR_DIR_CLOSED)
-		return 0;
-	/* its direction is on the fabric, open and not frozen: only its death puts a FIN here */
-	if (!(state & XR_DIR_ENDED) && !f->rx_shut && f->rx_state == XR_RX_RING &&
-	    !(xr_load_acquire(&f->rx.dir->consumed) & XR_FROZEN))
-		return 1;
-	/* a process that is gone has hung up the control connection as well */
-	return xr_shm_link_progress(f->link) != 0;
-}
-
-/* Looks at the kernel socket; remembers what it says about the peer's life. */
-static void rx_look_kernel(struct xr_flow *f, int fd)
-{
-	uint32_t ev;
-
-	f->rx_checked = xr_cycles();
-	xr_store_relaxed(&f->rx_look, 0);
-	ev = xr_ksock_poll(fd, POLLIN | POLLRDHUP);
-	/*
-	 * Own SHUT_RD also shows as RDHUP; the peer's FIN cannot be told from it then, and
-	 * the end of what is readable is all the program can see either way.
-	 */
-	f->rx_dead |= ev & (POLLRDHUP | POLLHUP | POLLERR);
-	if (!(ev & POLLRDHUP) || (ev & POLLERR) || f->rx_reset || f->tx_state != XR_TX_RING ||
-	    !xr_flow_fin_is_death(f))
-		return;
-	/* with unread bytes in its socket it had sent an RST */
-	if (!xr_shm_tx_all_consumed(&f->tx)) {
-		f->rx_reset = 1;
-		f->rx_dead |= POLLERR | POLLHUP;
-		f->reason = XR_REASON_PEER_DIED;
-		xr_stats_reason(XR_REASON_PEER_DIED);
-		xr_store_release(&f->err, ECONNRESET);
-	}
-}
-
-/* Closed: an RST or FIN is in the kernel socket, or on its way there. */
-static int rx_reset_due(struct xr_flow *f)
-{
-	return !f->rx_dead && (xr_flow_peer_state(f) & XR_DIR_CLOSED);
-}
-
 /* The kernel socket carries the direction while the hooks still carry the flow. */
 static ssize_t rx_tcp(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, int flags)
 {
@@ -241,7 +116,7 @@ static ssize_t rx_peer_gone(struct xr_flow *f, int fd, struct rx_dst *d, int fla
 	ssize_t n;
 
 	if (xr_shm_rx_is_frozen(&f->rx)) {
-		rx_to_tcp(f);
+		xr_rx_to_tcp(f);
 		return rx_skipped(f, fd, d, 1, flags);
 	}
 	n = xr_flow_take_error(f);
@@ -343,9 +218,9 @@ static ssize_t rx_ring(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 	if (done)
 		return (ssize_t)done;
 	if (r == -EPROTO)
-		return rx_corrupt(f, fd);
+		return xr_rx_corrupt(f, fd);
 	if (xr_shm_rx_is_frozen(&f->rx)) {
-		rx_to_tcp(f);
+		xr_rx_to_tcp(f);
 		return RX_MOVED;
 	}
 	if (flags & MSG_PEEK && xr_flow_peer_state(f) & XR_DIR_ENDED) {
@@ -354,27 +229,6 @@ static ssize_t rx_ring(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 			return 0;
 	}
 	return RX_NONE;
-}
-
-/* READY: has the sender left TCP?  1 when the state moved on, 0, or an error. */
-static int rx_try_start(struct xr_flow *f, int fd)
-{
-	struct xr_view v;
-	int r = xr_shm_rx_peek(&f->rx, &v);
-
-	if (xr_likely(!r)) {
-		if (!xr_shm_rx_is_frozen(&f->rx) && !(xr_flow_peer_state(f) & XR_DIR_GONE))
-			return 0;
-		r = -ESTALE;
-	} else if (r == 1) {
-		r = v.op == XR_OP_START ? rx_take_start(f, &v) : -EPROTO;
-		if (!r)
-			return 1;
-	}
-	if (r == -EPROTO)
-		return rx_corrupt(f, fd);
-	rx_to_tcp(f);
-	return 1;
 }
 
 /* The backlog is a walk over the ring: exact when the read emptied it, else sampled. */
@@ -450,7 +304,7 @@ static ssize_t rx_peek_on(struct xr_flow *f, int fd, const struct rx_dst *d, siz
 	if (f->rx.sealed && f->rx_state == XR_RX_DRAIN && ring && n + ring < len)
 		return rx_peek_around(fd, d, n, ring, len);
 	n += ring;
-	if (f->rx.frozen && !f->rx.sealed && n < len && !rx_drop_late(f, fd)) {
+	if (f->rx.frozen && !f->rx.sealed && n < len && !xr_rx_drop_late(f, fd)) {
 		more = rx_kernel(fd, &all, len, len, flags);
 		n = more > (ssize_t)n ? (size_t)more : n;
 	}
@@ -465,12 +319,12 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 
 	switch (xr_load_relaxed(&f->rx_state)) {
 	case XR_RX_READY:
-		r = rx_try_start(f, fd);
+		r = xr_rx_try_start(f, fd);
 		if (r)
 			return r < 0 ? r : rx_some(f, fd, d, len, flags);
 		n = rx_tcp(f, fd, d, len, flags);
 		/* a FIN, after which the peer's memory is final: it may have left TCP since we looked */
-		if (n == 0 && len && rx_try_start(f, fd) > 0)
+		if (n == 0 && len && xr_rx_try_start(f, fd) > 0)
 			return rx_some(f, fd, d, len, flags);
 		return n;
 	case XR_RX_DRAIN:
@@ -495,9 +349,9 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 			return rx_peek_on(f, fd, d, (size_t)n, len, flags);
 		if (xr_likely(n != RX_NONE))
 			return n;
-		if (!f->rx_dead && (xr_load_relaxed(&f->rx_look) || rx_reset_due(f) ||
+		if (!f->rx_dead && (xr_load_relaxed(&f->rx_look) || xr_rx_reset_due(f) ||
 				    xr_cycles() - f->rx_checked > RX_CHECK_CYCLES))
-			rx_look_kernel(f, fd);
+			xr_rx_look_kernel(f, fd);
 		if (f->rx_dead) {
 			/* the peer's memory is final once its FIN shows: look once more */
 			n = rx_ring(f, fd, d, len, flags);
@@ -681,7 +535,7 @@ long xr_flow_inq(struct xr_flow *f, int fd)
 	if (xr_lock(&f->rx_lock))
 		return -EAGAIN;
 	if (f->rx_state == XR_RX_READY)
-		rx_try_start(f, fd);
+		xr_rx_try_start(f, fd);
 	n = rx_avail(f, fd);
 	xr_unlock(&f->rx_lock);
 	return n;
@@ -695,7 +549,7 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 	int r;
 
 	if (f->rx_state == XR_RX_READY)
-		rx_try_start(f, fd);
+		xr_rx_try_start(f, fd);
 	switch (xr_load_relaxed(&f->rx_state)) {
 	case XR_RX_RING:
 		break;
@@ -718,9 +572,9 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 	if (f->rx_end || (xr_flow_peer_state(f) & XR_DIR_ENDED))
 		mask |= POLLRDHUP;
 	/* an RST shows at once, whatever is still to be read */
-	if (!(f->rx_dead & POLLERR) && (xr_load_relaxed(&f->rx_look) || rx_reset_due(f) ||
+	if (!(f->rx_dead & POLLERR) && (xr_load_relaxed(&f->rx_look) || xr_rx_reset_due(f) ||
 					xr_cycles() - f->rx_checked > RX_CHECK_CYCLES))
-		rx_look_kernel(f, fd);
+		xr_rx_look_kernel(f, fd);
 	mask |= f->rx_dead;
 	/* an error shows until somebody has been told */
 	if (xr_unlikely(mask & POLLERR) && !xr_load_relaxed(&f->err) &&
@@ -736,7 +590,7 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 	if (r == 0 && xr_shm_rx_is_frozen(&f->rx))
 		r = -ESTALE;
 	if (r == -ESTALE) {
-		rx_to_tcp(f);
+		xr_rx_to_tcp(f);
 		return xr_flow_rx_poll(f, fd);
 	}
 	if (r == 1 && f->rcvlowat > 1 && v.op == XR_OP_SEND && !mask &&
@@ -746,7 +600,7 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 		return mask | POLLIN;
 	if (f->rx_dead) {
 		if (xr_shm_rx_is_frozen(&f->rx)) {
-			rx_to_tcp(f);
+			xr_rx_to_tcp(f);
 			return xr_flow_rx_poll(f, fd);
 		}
 		/* final: whatever is in the ring is readable, or the end is */
@@ -755,21 +609,4 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 	if (f->rx_shut)
 		mask |= POLLIN | POLLRDHUP;
 	return mask;
-}
-
-void xr_flow_kernel_event(struct xr_flow *f, uint32_t revents)
-{
-	(void)revents;
-	xr_store_relaxed(&f->rx_look, 1);
-}
-
-void xr_flow_rx_look(struct xr_flow *f, int fd)
-{
-	if (xr_lock(&f->rx_lock))
-		return;
-	if (f->rx_state == XR_RX_RING)
-		rx_look_kernel(f, fd);
-	else
-		xr_store_relaxed(&f->rx_look, 0);	/* reads ask the socket anyway */
-	xr_unlock(&f->rx_lock);
 }

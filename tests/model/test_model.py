@@ -52,10 +52,10 @@ MUTANTS = {
     "END is forgotten by a replay": (
         "preload/flow_tx.c", "\tif (f->tx_shut && !f->tx_kfin) {", "\tif (0) {", ["half-close", "half-close-exec"]),
     "unread bytes do not make a close a reset": (
-        "preload/flow_close.c", "abort = unread || ", "unread = 0;\n\tabort =", ["close"]),
+        "preload/flow_close.c", "abort = unread || ", "unread = 0;\n\tabort =", ["close", "sleep-close", "upgrade-close"]),
     "the block of a direction is given away while the peer reads it": (
         "preload/flow.c", "return xr_load_acquire(&f->procs) || (f->link && !flow_peer_done(f));",
-        "return xr_load_acquire(&f->procs) != 0;", ["close"]),
+        "return xr_load_acquire(&f->procs) != 0;", ["close", "sleep-close", "kill-close"]),
 }
 
 
@@ -88,6 +88,9 @@ def test_finds(checker, mutant, tmp_path):
     objects[source] = tmp_path / "mutant.o"
     build.compile_one(source, objects[source], text.replace(old, new))
     build.link(tmp_path / "check", objects)
+    scenarios = [s for s in scenarios if s not in KNOWN]
+    if not scenarios:
+        pytest.skip("its scenario fails as it is")
     for scenario in scenarios:
         done = check(tmp_path / "check", "--brief", scenario)
         if done.returncode:

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Between flow_rx.c (reading) and flow_rx_state.c (states).  rx_lock is held everywhere here. */
+#ifndef XR_FLOW_RX_H
+#define XR_FLOW_RX_H
+
+#include "flow.h"
+
+/* READY: has the sender left TCP?  1 when the state moved on, 0, or -errno (a liar). */
+int xr_rx_try_start(struct xr_flow *f, int fd);
+
+/* The direction is frozen and read to its end: RX_SKIP while bytes are late, else RX_TCP. */
+void xr_rx_to_tcp(struct xr_flow *f);
+
+/* Throws away what is late as far as it has come.  0: all of it; -EAGAIN; -ENODATA at the end. */
+int xr_rx_drop_late(struct xr_flow *f, int fd);
+
+/* Nonsense was found in the ring: the connection is reset.  -errno for the program. */
+ssize_t xr_rx_corrupt(struct xr_flow *f, int fd);
+
+/* Looks at the kernel socket; remembers what it says about the peer's life. */
+void xr_rx_look_kernel(struct xr_flow *f, int fd);
+/* It has something to say, or will in a moment. */
+int xr_rx_reset_due(struct xr_flow *f);
+
+#endif

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The receive direction of a flow: its states, and what the kernel socket says of the peer's life. */
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include "flow_rx.h"
+#include "log.h"
+#include "mem.h"
+
+/* START in the first slot: how much of the stream is still to come over TCP. */
+static int rx_take_start(struct xr_flow *f, const struct xr_view *v)
+{
+	/* own count: checked against the kernel's when the upgrade began, all reads are ours since */
+	uint64_t got = xr_load_relaxed(&f->tcp_rx);
+	int r;
+
+	if (v->arg < got) {
+		xr_warn("peer process %d leaves TCP at an offset that is already read",
+			f->link->peer_pid);
+		return -EPROTO;
+	}
+	xr_shm_rx_take(&f->rx, v, 0);
+	r = xr_shm_rx_commit(&f->rx);
+	if (r)
+		return r;
+	f->drain_left = v->arg - got;
+	f->rx_state = f->drain_left ? XR_RX_DRAIN : XR_RX_RING;
+	xr_stats_add(XR_STAT_FLOWS_UPGRADED, 1);
+	xr_stats_flow_carrier(f->st, f->tx_state == XR_TX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
+			      XR_CARRIER_SHM, (uint32_t)f->link->peer_pid);
+	return 0;
+}
+
+/* The direction is frozen and read to its end: the kernel socket carries the rest. */
+void xr_rx_to_tcp(struct xr_flow *f)
+{
+	if (f->rx.late) {
+		f->rx_state = XR_RX_SKIP;
+		return;
+	}
+	f->rx_state = XR_RX_TCP;
+	xr_flow_leave(f);
+}
+
+/* 0: what is late has all come, and gone. */
+int xr_rx_drop_late(struct xr_flow *f, int fd)
+{
+	while (f->rx.late) {
+		size_t n = f->rx.late < 1u << 30 ? (size_t)f->rx.late : 1u << 30;
+		/* MSG_TRUNC: tcp(7) discards instead of copying */
+		ssize_t r = xr_sys6(SYS_recvfrom, fd, NULL, n, MSG_TRUNC | MSG_DONTWAIT, NULL, NULL);
+
+		if (r <= 0)
+			return r ? (int)r : -ENODATA;
+		f->rx.late -= (uint64_t)r;
+		atomic_fetch_add_explicit(&f->tcp_rx, (uint64_t)r, memory_order_relaxed);
+	}
+	return 0;
+}
+
+int xr_flow_rx_skip(struct xr_flow *f, int fd)
+{
+	int r = xr_rx_drop_late(f, fd);
+
+	if (!r)
+		xr_rx_to_tcp(f);
+	return r;
+}
+
+/*
+ * Nonsense in shared memory is what a broken TCP peer would be: the connection is
+ * reset, and what was good before it has been delivered.
+ */
+ssize_t xr_rx_corrupt(struct xr_flow *f, int fd)
+{
+	static const struct linger rst = { 1, 0 };
+
+	if (f->rx_reset)
+		return -xr_flow_take_error(f);
+	xr_warn("peer process %d corrupted its side of a flow", f->link->peer_pid);
+	xr_stats_reason(XR_REASON_SEGMENT_CORRUPT);
+	f->reason = XR_REASON_SEGMENT_CORRUPT;
+	f->rx_dead |= POLLERR | POLLHUP | POLLRDHUP;
+	f->rx_reset = 1;
+	xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
+	return -ECONNRESET;
+}
+
+int xr_flow_fin_is_death(struct xr_flow *f)
+{
+	uint32_t state = xr_flow_peer_state(f);
+
+	if (state & XR_DIR_CLOSED)
+		return 0;
+	/* its direction is on the fabric, open and not frozen: only its death puts a FIN here */
+	if (!(state & XR_DIR_ENDED) && !f->rx_shut && f->rx_state == XR_RX_RING &&
+	    !(xr_load_acquire(&f->rx.dir->consumed) & XR_FROZEN))
+		return 1;
+	/* a process that is gone has hung up the control connection as well */
+	return xr_shm_link_progress(f->link) != 0;
+}
+
+/* Looks at the kernel socket; remembers what it says about the peer's life. */
+void xr_rx_look_kernel(struct xr_flow *f, int fd)
+{
+	uint32_t ev;
+
+	f->rx_checked = xr_cycles();
+	xr_store_relaxed(&f->rx_look, 0);
+	ev = xr_ksock_poll(fd, POLLIN | POLLRDHUP);
+	/*
+	 * Own SHUT_RD also shows as RDHUP; the peer's FIN cannot be told from it then, and
+	 * the end of what is readable is all the program can see either way.
+	 */
+	f->rx_dead |= ev & (POLLRDHUP | POLLHUP | POLLERR);
+	if (!(ev & POLLRDHUP) || (ev & POLLERR) || f->rx_reset || f->tx_state != XR_TX_RING ||
+	    !xr_flow_fin_is_death(f))
+		return;
+	/* with unread bytes in its socket it had sent an RST */
+	if (!xr_shm_tx_all_consumed(&f->tx)) {
+		f->rx_reset = 1;
+		f->rx_dead |= POLLERR | POLLHUP;
+		f->reason = XR_REASON_PEER_DIED;
+		xr_stats_reason(XR_REASON_PEER_DIED);
+		xr_store_release(&f->err, ECONNRESET);
+	}
+}
+
+/* Closed: an RST or FIN is in the kernel socket, or on its way there. */
+int xr_rx_reset_due(struct xr_flow *f)
+{
+	return !f->rx_dead && (xr_flow_peer_state(f) & XR_DIR_CLOSED);
+}
+
+/* READY: has the sender left TCP?  1 when the state moved on, 0, or an error. */
+int xr_rx_try_start(struct xr_flow *f, int fd)
+{
+	struct xr_view v;
+	int r = xr_shm_rx_peek(&f->rx, &v);
+
+	if (xr_likely(!r)) {
+		if (!xr_shm_rx_is_frozen(&f->rx) && !(xr_flow_peer_state(f) & XR_DIR_GONE))
+			return 0;
+		r = -ESTALE;
+	} else if (r == 1) {
+		r = v.op == XR_OP_START ? rx_take_start(f, &v) : -EPROTO;
+		if (!r)
+			return 1;
+	}
+	if (r == -EPROTO)
+		return xr_rx_corrupt(f, fd);
+	xr_rx_to_tcp(f);
+	return 1;
+}
+
+void xr_flow_kernel_event(struct xr_flow *f, uint32_t revents)
+{
+	(void)revents;
+	xr_store_relaxed(&f->rx_look, 1);
+}
+
+void xr_flow_rx_look(struct xr_flow *f, int fd)
+{
+	if (xr_lock(&f->rx_lock))
+		return;
+	if (f->rx_state == XR_RX_RING)
+		xr_rx_look_kernel(f, fd);
+	else
+		xr_store_relaxed(&f->rx_look, 0);	/* reads ask the socket anyway */
+	xr_unlock(&f->rx_lock);
+}
