@@ -242,7 +242,8 @@ static void visit(struct ep_visit *v, uint32_t waiter)
 	/* as in poll_flow */
 	if (xr_unlikely(v->events & EPOLLPRI))
 		v->raw |= xr_ksock_poll(v->fd, POLLPRI) & POLLPRI;
-	if ((v->events & EPOLLET) && (v->raw & POLLIN)) {
+	/* also when all was read since: what has arrived is an edge for all that stands */
+	if ((v->events & EPOLLET) && (v->events & (EPOLLIN | EPOLLRDNORM))) {
 		long inq = xr_flow_inq(f, v->fd);
 
 		/* racy against other readers of the flow: at worst one event too many */
@@ -263,7 +264,7 @@ static uint32_t visit_news(const struct ep_visit *v)
 
 	if (!(r->events & EPOLLET) || r->force)
 		return m;
-	return (m & ~r->last) || ((m & (EPOLLIN | EPOLLRDNORM)) && v->pos != r->pos) ? m : 0;
+	return (m & ~r->last) || (m && v->pos != r->pos) ? m : 0;
 }
 
 /* Nothing to report: who will tell us?  1: it must be looked at once more, after arming. */

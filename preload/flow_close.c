@@ -51,6 +51,12 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 		xr_flow_retreat(f, fd, XR_REASON_FORKED, 0);
 		return (int)xr_sys2(SYS_shutdown, fd, how);
 	}
+	if (xr_ksock_poll(fd, 0) & (POLLERR | POLLHUP)) {
+		/* over: the kernel says so, and wakes whoever still waits */
+		f->rx_shut |= how != SHUT_WR;
+		f->tx_shut |= how != SHUT_RD;
+		return (int)xr_sys2(SYS_shutdown, fd, how);
+	}
 	/* this first: who is woken by the other half shall see both */
 	if (how != SHUT_RD) {
 		if (xr_lock(&f->tx_lock))

@@ -245,8 +245,17 @@ static void rx_stats(struct xr_flow *f, size_t n, size_t asked)
 		xr_stats_gauge(&st->rx.queue, xr_shm_rx_readable(&f->rx));
 }
 
+/* Bytes: a look that finds none would take an error instead. */
+static int rx_kernel_has(int fd)
+{
+	int inq = 0;
+
+	return !xr_sys3(SYS_ioctl, fd, 0x541b /* FIONREAD */, &inq) && inq > 0;
+}
+
 /* Of len bytes the first n and those after the hole, from the kernel. */
-static ssize_t rx_peek_around(int fd, const struct rx_dst *d, size_t n, size_t hole, size_t len)
+static ssize_t rx_peek_around(int fd, const struct rx_dst *d, size_t n, size_t hole, size_t len,
+			      int flags)
 {
 	struct iovec *iov = alloca(2 * (size_t)(d->cnt + 1) * sizeof(*iov));
 	struct rx_dst at = *d;
@@ -271,7 +280,7 @@ static ssize_t rx_peek_around(int fd, const struct rx_dst *d, size_t n, size_t h
 			done += hole;
 		}
 	}
-	r = xr_ksock_recv(fd, iov, cnt < IOV_MAX ? cnt : IOV_MAX, MSG_PEEK);
+	r = xr_ksock_recv(fd, iov, cnt < IOV_MAX ? cnt : IOV_MAX, flags & RX_FLAGS_KERNEL);
 	/* less than was there a moment ago: somebody else's read */
 	return r < (ssize_t)n ? r : r + (ssize_t)hole;
 }
@@ -298,13 +307,15 @@ static ssize_t rx_peek_on(struct xr_flow *f, int fd, const struct rx_dst *d, siz
 	if (f->rx_state == XR_RX_DRAIN)
 		more = rx_ring(f, fd, &rest, len - n, flags);
 	else
-		more = f->rx.sealed ? rx_kernel(fd, &rest, len - n, len - n, flags) : 0;
+		more = f->rx.sealed && rx_kernel_has(fd) ?
+		       rx_kernel(fd, &rest, len - n, len - n, flags) : 0;
 	ring = more > 0 ? (size_t)more : 0;
 	/* sealed before START was seen: what lies around the ring's bytes is on the socket */
 	if (f->rx.sealed && f->rx_state == XR_RX_DRAIN && ring && n + ring < len)
-		return rx_peek_around(fd, d, n, ring, len);
+		return rx_peek_around(fd, d, n, ring, len, flags);
 	n += ring;
-	if (f->rx.frozen && !f->rx.sealed && n < len && !xr_rx_drop_late(f, fd)) {
+	if (f->rx.frozen && !f->rx.sealed && n < len && !xr_rx_drop_late(f, fd) &&
+	    rx_kernel_has(fd)) {
 		more = rx_kernel(fd, &all, len, len, flags);
 		n = more > (ssize_t)n ? (size_t)more : n;
 	}
@@ -525,6 +536,9 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 		n = xr_wait_flow(f, fd, POLLIN, deadline, mark);
 		if (n)
 			return done ? (ssize_t)done : n;
+		/* after a handler a part is the answer, also where the call would be restarted */
+		if (done && xr_signal_mark().any != mark.any)
+			return (ssize_t)done;
 	}
 }
 

@@ -311,6 +311,9 @@ ssize_t xr_flow_send(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 		n = xr_wait_flow(f, fd, POLLOUT, deadline, mark);
 		if (n)
 			return done ? (ssize_t)done : n;
+		/* after a handler a part is the answer, also where the call would be restarted */
+		if (done && xr_signal_mark().any != mark.any)
+			return (ssize_t)done;
 	}
 }
 
