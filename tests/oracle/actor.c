@@ -241,19 +241,7 @@ static long do_close(const struct op *o)
 	return r;
 }
 
-static long do_signal(const struct op *o, struct res *r)
-{
-	int tid = atomic_load(&a.sh->tid[a.side][o->arg[0]]), i;
-
-	/* it may have returned already: then its result says so */
-	(void)r;
-	raw(SYS_tgkill, getpid(), tid, o->arg[1] ? SIGUSR1 : SIGUSR2, 0, 0);
-	/* until it has been handled: the handler says so by number of signals in all */
-	for (i = 0; i < 100; i++)
-		yield();
-	usleep(500);
-	return 0;
-}
+static long do_signal(const struct op *o, struct res *r);
 
 static long operation(const struct op *o, struct res *r, const struct m_file *f)
 {
@@ -397,6 +385,22 @@ static void start_job(const struct op *o, struct res *r)
 		abort();
 	j->running = 1;
 	await_blocked(j);
+}
+
+static long do_signal(const struct op *o, struct res *r)
+{
+	int tid = atomic_load(&a.sh->tid[a.side][o->arg[0]]), i;
+
+	/* it sleeps, having done with what came before */
+	await_blocked(&job[o->arg[0]]);
+	/* it may have returned already: then its result says so */
+	(void)r;
+	raw(SYS_tgkill, getpid(), tid, o->arg[1] ? SIGUSR1 : SIGUSR2, 0, 0);
+	/* until it has been handled: the handler says so by number of signals in all */
+	for (i = 0; i < 100; i++)
+		yield();
+	usleep(500);
+	return 0;
 }
 
 static void join_job(const struct op *o, struct res *r)

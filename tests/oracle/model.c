@@ -401,7 +401,8 @@ static int step_fork(struct model *m, const struct op *o)
 			return 0;
 	m->forked[o->side] = 1;
 	memcpy(m->slot[child], m->slot[o->side], sizeof(m->slot[child]));
-	memcpy(m->ep[child], m->ep[o->side], sizeof(m->ep[child]));
+	for (t = 0; t < EPS; t++)
+		m->ep[child][t] = m->ep[o->side][t] ? EP_INHERITED : 0;
 	return 1;
 }
 
@@ -528,7 +529,11 @@ static int step(struct model *m, const struct op *o)
 	case OP_SELECT:
 		return step_waiting(m, o, o->arg[4]);
 	case OP_EPWAIT:
+		if (o->arg[0] >= 0 && o->arg[0] < EPS && m->ep[o->side][o->arg[0]] == EP_INHERITED)
+			return 0;
 		return step_waiting(m, o, o->arg[3]);
+	case OP_EPCTL:
+		return o->arg[0] < 0 || o->arg[0] >= EPS || m->ep[o->side][o->arg[0]] != EP_INHERITED;
 	case OP_EPCREATE:
 		if (o->arg[0] < 0 || o->arg[0] >= EPS || m->ep[o->side][o->arg[0]])
 			return 0;

@@ -144,6 +144,12 @@ void res_print(FILE *f, const struct res *r);
 /* model.c: the state that a script has led to, as far as it matters */
 #define SAFE	(32 << 10)	/* bytes under way that any TCP takes at once */
 
+/*
+ * An epoll file that a child has from its parent.  Not used: bytes that lie unread in shared
+ * memory when the child first uses it show in its sets only when more come.
+ */
+#define EP_INHERITED	2
+
 struct m_file {			/* an open socket */
 	int8_t conn, end;	/* -1: none */
 };
