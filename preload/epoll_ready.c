@@ -251,9 +251,10 @@ static void visit(struct ep_visit *v, uint32_t waiter)
 		/* what is left to drain is counted by neither: compare only within one state */
 		v->pos -= f->drain_left;
 		v->pos ^= (uint64_t)f->rx_state << 60;
-		/* the end of the stream is news for who waits for bytes */
-		v->pos ^= v->raw & POLLRDHUP ? 1ull << 59 : 0;
 	}
+	/* the end of either direction wakes all who wait, and shows them what stands */
+	v->pos ^= (v->raw & POLLRDHUP ? 1ull << 59 : 0) | (uint64_t)(f->rx_shut != 0) << 58 |
+		  (uint64_t)(f->tx_shut != 0) << 57;
 }
 
 /* What is to be reported: level, or what is new since the last report. */

@@ -209,6 +209,12 @@ static int wait_look(struct ep_wait *w, const sigset_t *sigmask)
 	r = (int)xr_sys6(SYS_epoll_pwait, w->epfd, w->evs + w->n, w->max - w->n, 0, sigmask, 8);
 	if (r > 0)
 		r = wait_strip(w, w->evs + w->n, r);
+	/* our own event took the only place: an edge, so what stands behind it comes now */
+	if (!r && w->token_seen && w->max - w->n == 1) {
+		r = (int)xr_sys6(SYS_epoll_pwait, w->epfd, w->evs + w->n, 1, 0, sigmask, 8);
+		if (r > 0)
+			r = wait_strip(w, w->evs + w->n, r);
+	}
 	w->kernel_done |= r > 0;
 	xr_store_relaxed(&ep->looked, xr_cycles());
 	xr_store_relaxed(&ep->quiet, r > 0 || w->token_seen ? 0 : xr_load_relaxed(&ep->quiet) + 1);

@@ -51,6 +51,11 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 		xr_flow_retreat(f, fd, XR_REASON_FORKED, 0);
 		return (int)xr_sys2(SYS_shutdown, fd, how);
 	}
+	/* nobody can ask for a replay any more: the FIN that waited for that may go */
+	if (f->tx_shut && !f->tx_kfin && (xr_flow_peer_state(f) & XR_DIR_CLOSED)) {
+		f->tx_kfin = 1;
+		xr_sys2(SYS_shutdown, fd, SHUT_WR);
+	}
 	if (xr_ksock_poll(fd, 0) & (POLLERR | POLLHUP)) {
 		/* over: the kernel says so, and wakes whoever still waits */
 		f->rx_shut |= how != SHUT_WR;

@@ -576,6 +576,8 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 			return UINT32_MAX;
 		/* fall through */
 	default:
+		/* this is the look: else who busy-waits finds that one is due, for ever */
+		xr_store_relaxed(&f->rx_look, 0);
 		mask = xr_ksock_poll(fd, POLLIN | POLLRDHUP | POLLPRI);
 		/* SO_RCVLOWAT of what lies in two places */
 		if (!(mask & POLLIN) && f->rx_state == XR_RX_DRAIN && f->rcvlowat > 1 &&

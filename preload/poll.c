@@ -430,7 +430,7 @@ static int poll_run(struct poll_run *p)
 {
 	const struct xr_poll_args *a = p->a;
 	uint32_t *budget = xr_spin_poll();
-	int n, last = 0;
+	int n, last = 0, vain = 0;
 
 	if (poll_counted(p, &n))
 		return n;
@@ -443,9 +443,13 @@ static int poll_run(struct poll_run *p)
 		if (n || last)
 			return n;
 		if (p->nfabric) {
-			if (xr_spin(budget, poll_peek, p) &&
-			    xr_signal_mark().any == p->mark.any)
+			/* what stands and was not asked for, as unread bytes for RDHUP, is no reason */
+			if (vain < 2 && xr_spin(budget, poll_peek, p) &&
+			    xr_signal_mark().any == p->mark.any) {
+				vain++;
 				continue;
+			}
+			vain = 0;
 		}
 		then = xr_now_ns();
 		n = poll_sleep(p);
