@@ -346,9 +346,10 @@ static void *thread_main(void *arg)
 static void await_blocked(struct job *j)
 {
 	char path[64], text[256];
-	int i, tid, fd, asleep = 0;
+	uint64_t end = now_us() + 2000000;
+	int tid, fd, asleep = 0;
 
-	for (i = 0; i < 5000 && !__atomic_load_n(&j->r->done, __ATOMIC_ACQUIRE); i++) {
+	while (now_us() < end && !__atomic_load_n(&j->r->done, __ATOMIC_ACQUIRE)) {
 		long n;
 		char *p;
 
@@ -389,17 +390,19 @@ static void start_job(const struct op *o, struct res *r)
 
 static long do_signal(const struct op *o, struct res *r)
 {
-	int tid = atomic_load(&a.sh->tid[a.side][o->arg[0]]), i;
+	struct job *j = &job[o->arg[0]];
+	uint32_t before = atomic_load(&a.sh->handled);
+	uint64_t end = now_us() + 1000000;
 
-	/* it sleeps, having done with what came before */
-	await_blocked(&job[o->arg[0]]);
-	/* it may have returned already: then its result says so */
 	(void)r;
-	raw(SYS_tgkill, getpid(), tid, o->arg[1] ? SIGUSR1 : SIGUSR2, 0, 0);
-	/* until it has been handled: the handler says so by number of signals in all */
-	for (i = 0; i < 100; i++)
+	/* it sleeps, having done with what came before; or has returned: then its result says so */
+	await_blocked(j);
+	raw(SYS_tgkill, getpid(), atomic_load(&a.sh->tid[a.side][o->arg[0]]),
+	    o->arg[1] ? SIGUSR1 : SIGUSR2, 0, 0);
+	while (atomic_load(&a.sh->handled) == before && now_us() < end &&
+	       !__atomic_load_n(&j->r->done, __ATOMIC_ACQUIRE))
 		yield();
-	usleep(500);
+	await_blocked(j);
 	return 0;
 }
 
@@ -503,6 +506,7 @@ static void on_usr(int sig)
 {
 	(void)sig;
 	got_sigusr++;
+	atomic_fetch_add(&a.sh->handled, 1);
 }
 
 static int listener(int family, uint16_t *port)

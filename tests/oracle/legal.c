@@ -87,7 +87,7 @@ static int edges_differ_only(const struct regs *g, const struct op *o, const str
 			     const struct res *q)
 {
 	const uint32_t *events = g->events[o->side][o->arg[0]];
-	int i, slot, at, cut = p->ret == o->arg[2] || q->ret == o->arg[2];
+	int i, slot, at, cut = p->ret == o->arg[2] && q->ret == o->arg[2];
 
 	if (p->ret < 0 || q->ret < 0)
 		return 0;

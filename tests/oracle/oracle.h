@@ -119,6 +119,7 @@ struct shared {
 	_Atomic uint32_t sleepers;	/* actors asleep on turn */
 	_Atomic uint32_t both;		/* of an operation of both sides: finished parts */
 	_Atomic int32_t warm_round;	/* -1: no more */
+	_Atomic uint32_t handled;	/* signals, by any thread */
 	_Atomic uint32_t quit;
 	_Atomic uint32_t mode;
 	_Atomic uint32_t settled;	/* operations that had to wait for bytes to arrive */
