@@ -310,7 +310,8 @@ static int wait_both(struct ep_wait *w, int rest, const sigset_t *sigmask, int m
 			w->n = r;
 			return 1;
 		}
-		due = 0;
+		/* the last look comes after all else: a flow may go back to the kernel in between */
+		due = must_look;
 	}
 	/* when the kernel is looked at, one slot stays for it */
 	room = w->max - w->n - (due && w->max > 1);

@@ -253,6 +253,16 @@ static int rx_kernel_has(int fd)
 	return !xr_sys3(SYS_ioctl, fd, 0x541b /* FIONREAD */, &inq) && inq > 0;
 }
 
+/* An error that is met on the way is for a call that can tell of it. */
+static int rx_late_gone(struct xr_flow *f, int fd)
+{
+	int r = xr_rx_drop_late(f, fd);
+
+	if (r < 0 && r != -EAGAIN && r != -ENODATA)
+		xr_store_release(&f->err, (uint32_t)-r);
+	return !r;
+}
+
 /* Of len bytes the first n and those after the hole, from the kernel. */
 static ssize_t rx_peek_around(int fd, const struct rx_dst *d, size_t n, size_t hole, size_t len,
 			      int flags)
@@ -314,8 +324,7 @@ static ssize_t rx_peek_on(struct xr_flow *f, int fd, const struct rx_dst *d, siz
 	if (f->rx.sealed && f->rx_state == XR_RX_DRAIN && ring && n + ring < len)
 		return rx_peek_around(fd, d, n, ring, len, flags);
 	n += ring;
-	if (f->rx.frozen && !f->rx.sealed && n < len && !xr_rx_drop_late(f, fd) &&
-	    rx_kernel_has(fd)) {
+	if (f->rx.frozen && !f->rx.sealed && n < len && rx_late_gone(f, fd) && rx_kernel_has(fd)) {
 		more = rx_kernel(fd, &all, len, len, flags);
 		n = more > (ssize_t)n ? (size_t)more : n;
 	}
@@ -568,8 +577,14 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 	case XR_RX_RING:
 		break;
 	case XR_RX_SKIP:
-		if (xr_flow_rx_skip(f, fd) == -EAGAIN)
+		r = xr_flow_rx_skip(f, fd);
+		if (r == -EAGAIN)
 			return xr_ksock_poll(fd, POLLRDHUP);
+		if (r < 0 && r != -ENODATA) {
+			/* taken on the way: it shows, and the next call tells of it */
+			xr_store_release(&f->err, (uint32_t)-r);
+			return xr_ksock_poll(fd, POLLIN | POLLRDHUP) | POLLERR;
+		}
 		/* fall through */
 	case XR_RX_TCP:
 		if (!(xr_load_acquire(&f->path) & XR_PATH_RX))

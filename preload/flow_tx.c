@@ -258,7 +258,7 @@ static ssize_t send_none(struct xr_flow *f, int fd)
 	int err = xr_flow_error(f, fd);
 
 	if (err)
-		return tx_reset(f, -err);
+		return -err;
 	return f->tx_shut || f->rx_reset ? -EPIPE : xr_ksock_send(fd, NULL, 0, 0);
 }
 

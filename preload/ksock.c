@@ -31,9 +31,11 @@ int xr_flow_error(struct xr_flow *f, int fd)
 	int err = xr_flow_take_error(f);
 	socklen_t len = sizeof(err);
 
-	if (!err)
-		xr_sys5(SYS_getsockopt, fd, SOL_SOCKET, SO_ERROR, &err, &len);
-	return err;
+	if (err)
+		return err;
+	xr_sys5(SYS_getsockopt, fd, SOL_SOCKET, SO_ERROR, &err, &len);
+	/* a peer that had sent its FIN before the RST: on TCP that is EPIPE */
+	return err == ECONNRESET && f->link && (xr_flow_peer_state(f) & XR_DIR_ENDED) ? EPIPE : err;
 }
 
 uint32_t xr_ksock_poll(int fd, uint32_t events)
