@@ -24,6 +24,9 @@ enum ioctl_call {
 	IOC_FSTAT, IOC_LSEEK, IOC_CALLS
 };
 
+/* Of do_bad: from BAD_FAULTS on with addresses that fault. */
+enum { BAD_FAULTS = 40, BAD_CALLS = 58 };
+
 static inline int send_has_flags(int call)
 {
 	return call != SEND_WRITE && call != SEND_WRITEV && call != SEND_PWRITEV2;

@@ -17,7 +17,7 @@ uint64_t rnd64(uint64_t *s)
 	return z ^ (z >> 31);
 }
 
-int no_faults;
+int with_faults;
 
 struct gen {
 	struct model m;
@@ -419,7 +419,7 @@ static void gen_one(struct gen *g)
 	} else if (r < 900) {
 		emit(g, OP(NONBLOCK, s, slot(g, s), (int)rnd(g, 2), (int)rnd(g, 2)));
 	} else if (r < 920) {
-		emit(g, OP(BAD, s, slot(g, s), (int)rnd(g, no_faults ? 40 : 58)));
+		emit(g, OP(BAD, s, slot(g, s), (int)rnd(g, with_faults ? BAD_CALLS : BAD_FAULTS)));
 	} else if (r < 935) {
 		emit(g, OP(DUP, s, slot(g, s), (int)rnd(g, 3), empty_slot(g, s)));
 	} else if (r < 940) {
