@@ -66,4 +66,7 @@ static inline void xr_cpu_relax(void)
 #define xr_likely(x)	__builtin_expect(!!(x), 1)
 #define xr_unlikely(x)	__builtin_expect(!!(x), 0)
 
+/* Written in each forked child: side by side, since the first write to a page costs a copy of it. */
+#define XR_FORK_DATA	__attribute__((section(".data")))
+
 #endif

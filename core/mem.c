@@ -68,7 +68,7 @@ uint64_t xr_now_ns(void)
 }
 
 static __thread int mem_tid;
-static int mem_pid;
+static XR_FORK_DATA int mem_pid;
 
 int xr_gettid(void)
 {

@@ -24,7 +24,7 @@
 #define PAGE 4096u
 
 /* What is counted before, without, or after a segment. */
-static struct xr_stats_segment stats_private;
+static struct xr_stats_segment stats_private __attribute__((aligned(4096)));
 
 struct xr_stats_segment *xr_stats_seg = &stats_private;
 
@@ -34,7 +34,7 @@ enum { /* of stats_state; an errno (negative) after a failure */
 	STATS_OPEN,
 };
 
-static _Atomic int stats_state;
+static XR_FORK_DATA _Atomic int stats_state;
 static size_t stats_size;     /* of the mapping */
 static uint32_t stats_max;    /* slots in it */
 static char stats_path[256];
@@ -44,9 +44,9 @@ static char stats_path[256];
  * is index + 1 in the low half and a tag in the high half that changes with every
  * push and pop, so that a slot that left and came back in between is noticed (ABA).
  */
-static _Atomic uint32_t stats_bump;
-static _Atomic uint64_t stats_free;
-static _Atomic uint64_t stats_committed; /* bytes of the file that have pages */
+static XR_FORK_DATA _Atomic uint32_t stats_bump;
+static XR_FORK_DATA _Atomic uint64_t stats_free;
+static XR_FORK_DATA _Atomic uint64_t stats_committed; /* bytes of the file that have pages */
 
 const char *xr_stats_path(void)
 {

@@ -9,7 +9,7 @@
 #include "mem.h"
 #include "ready.h"
 
-uint32_t xr_ep_gen;
+XR_FORK_DATA uint32_t xr_ep_gen;
 
 /* ---- memory: type-stable, never given back ------------------------------- */
 
@@ -80,9 +80,9 @@ static void pool_forget(struct ep_pool *p)
  */
 #define LOCK_MARGIN	512u
 
-static struct xr_lock ep_big;
+static XR_FORK_DATA struct xr_lock ep_big;
 static uintptr_t ep_big_frame;
-static _Atomic uint32_t ep_big_missed;
+static XR_FORK_DATA _Atomic uint32_t ep_big_missed;
 
 static void big_missed(void);
 

@@ -28,6 +28,8 @@ void xr_fds_fresh(int fd)
 	if ((e & 3) == XR_FD_EPOLL)
 		xr_epoll_close(fd);
 	f = entry_flow(xr_fd_take(fd));
+	if (f)
+		xr_flow_kid_counts(f);
 	if (f && xr_fetch_sub(&f->priv->fds, 1) == 1) {
 		xr_epoll_flow_closed(f);
 		xr_flow_release(f);
@@ -83,6 +85,7 @@ struct xr_fds_closing xr_fds_close_begin(int fd)
 	f = entry_flow(c.entry);
 	if (!f)
 		return c;
+	xr_flow_kid_counts(f);
 	c.last = xr_fetch_sub(&f->priv->fds, 1) == 1;
 	if (!c.last) {
 		name_another(f, fd);
@@ -184,7 +187,7 @@ void xr_fds_adopt(struct xr_flow *f, int fd)
 	uint32_t path = xr_load_acquire(&f->path);
 	struct xr_flow *own;
 
-	if (path != XR_PATH_COUNT || xr_load_acquire(&f->procs) != 1 || f->upgrade_off || f->link ||
+	if (path != XR_PATH_COUNT || xr_flow_holders(f) != 1 || f->upgrade_off || f->link ||
 	    xr_load_relaxed(&f->priv->fds) != 1 || registered(f) || xr_vfork_depth || !xr_active)
 		return;
 	own = xr_flow_new(fd, f->family, f->role == XR_FLOW_ACCEPT ? XR_FLOW_ACCEPT : XR_FLOW_UNSET,
@@ -205,6 +208,7 @@ void xr_fds_adopt(struct xr_flow *f, int fd)
 		xr_flow_release(own);
 		return;
 	}
+	xr_flow_kid_counts(f);
 	xr_fetch_sub(&f->priv->fds, 1);
 	xr_flow_release(f);
 }

@@ -12,10 +12,10 @@
 #include "mem.h"
 #include "ready.h"
 
-struct xr_flow_slab xr_slab;
+XR_FORK_DATA struct xr_flow_slab xr_slab;
 uint8_t xr_uuid[16];
 
-static struct xr_shm_link *flow_links;	/* under xr_slab.lock */
+static XR_FORK_DATA struct xr_shm_link *flow_links;	/* under xr_slab.lock */
 
 static void slab_lock(void)
 {
@@ -48,7 +48,7 @@ int xr_flow_init(void)
 	r = xr_random(xr_uuid, sizeof(xr_uuid));
 	if (r)
 		return r;
-	s->flow = xr_map_family(n * sizeof(*s->flow));
+	s->flow = xr_map_family(n * sizeof(*s->flow) + sizeof(*s->kids));
 	if (!s->flow)
 		return -ENOMEM;
 	s->priv = xr_map_private(n * sizeof(*s->priv));
@@ -58,6 +58,7 @@ int xr_flow_init(void)
 	if (!s->meta)
 		goto unmap_priv;
 	xr_shm_budget(xr_cfg.max_memory);
+	s->kids = (struct xr_flow_kids *)(void *)(s->flow + n);
 	s->max = (uint32_t)n;
 	s->slots = (uint32_t)slots;
 	s->fresh = 0;
@@ -71,7 +72,7 @@ int xr_flow_init(void)
 unmap_priv:
 	xr_unmap(s->priv, n * sizeof(*s->priv));
 unmap_flow:
-	xr_unmap(s->flow, n * sizeof(*s->flow));
+	xr_unmap(s->flow, n * sizeof(*s->flow) + sizeof(*s->kids));
 	s->flow = NULL;
 	xr_stats_reason(XR_REASON_LIMIT_MEMORY);
 	return -ENOMEM;
@@ -110,6 +111,8 @@ struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonb
 	f->index = i;
 	f->owner_pid = s->pid;
 	xr_store_relaxed(&f->procs, 1);
+	f->kids = s->kids;
+	f->born = xr_load_relaxed(&s->kids->forks);
 	f->family = (uint8_t)family;
 	f->role = (uint8_t)role;
 	f->nonblock = nonblock != 0;
@@ -398,7 +401,7 @@ static void flow_detach_link(struct xr_flow *f)
  */
 static int flow_in_use(struct xr_flow *f)
 {
-	return xr_load_acquire(&f->procs) || (f->link && !flow_peer_done(f));
+	return xr_flow_holders(f) || (f->link && !flow_peer_done(f));
 }
 
 static void flow_reclaim(struct xr_flow *f)
@@ -411,14 +414,12 @@ static void flow_reclaim(struct xr_flow *f)
 
 void xr_flow_release(struct xr_flow *f)
 {
-	uint32_t left;
-
 	xr_stats_add(XR_STAT_FLOWS_CLOSED, 1);
-	left = xr_fetch_sub(&f->procs, 1) - 1;
+	xr_fetch_sub(&f->procs, 1);
 	if (f->owner_pid != xr_getpid())
 		return;
 	/* a forked child may take the flow over (xr_fds_adopt), or drain what was left to it */
-	if (!left)
+	if (!xr_flow_holders(f))
 		xr_store_release(&f->path, 0);
 	if (!f->link) {
 		xr_stats_flow_free(f->st);
@@ -512,25 +513,6 @@ void xr_flow_each(struct xr_shm_link *l, void (*fn)(void *arg, struct xr_flow *f
 
 /* ---- fork ---------------------------------------------------------------- */
 
-void xr_flow_fork_prepare(int undo)
-{
-	uint32_t i;
-
-	if (xr_slab.pid != xr_getpid())
-		return;
-	for (i = 0; i < xr_slab.fresh; i++) {
-		struct xr_flow *f = &xr_slab.flow[i];
-
-		/* not f->priv: a free flow has none */
-		if (!xr_load_relaxed(&xr_slab.priv[i].fds))
-			continue;
-		if (undo)
-			xr_fetch_sub(&f->procs, 1);
-		else
-			xr_fetch_add(&f->procs, 1);
-	}
-}
-
 static void forked_links(void)
 {
 	struct xr_shm_link *l;
@@ -549,6 +531,7 @@ void xr_flow_forked(void)
 	if (!xr_slab.flow)
 		return;
 	forked_links();
+	xr_flow_kid_begin();
 	/* a slab of its own at the first new flow; the inherited one stays mapped */
 	xr_slab.lock = 0;
 	xr_slab.limbo = UINT32_MAX;

@@ -77,7 +77,7 @@ struct xr_flow {
 	_Atomic uint32_t gen;		/* changes when the slot is re-used */
 	uint32_t index;			/* in the slab: the cookie peers know it by */
 	int owner_pid;			/* process that made it: releases and upgrades it */
-	_Atomic uint32_t procs;		/* processes that may hold it (upper bound) */
+	_Atomic uint32_t procs;		/* processes that hold it: xr_flow_holders() has the rest */
 	uint8_t role, family, nonblock, connected;
 	uint16_t reason;		/* enum xr_reason */
 	uint8_t upgrade_off;		/* 1: never try (again) */
@@ -99,6 +99,7 @@ struct xr_flow {
 	/* options the fabric must honour itself; the kernel socket has them too */
 	uint64_t rcvtimeo_ns, sndtimeo_ns;	/* 0: none */
 	uint32_t rcvlowat;
+	uint32_t born;			/* forks of the owner before it was made */
 
 	/* receive direction: rx_lock */
 	struct xr_lock rx_lock __attribute__((aligned(XR_PAIRLINE)));
@@ -134,6 +135,20 @@ struct xr_flow {
 	struct xr_shm_meta *meta;	/* slots' worth, family memory */
 	struct xr_flow_priv *priv;	/* this process's side of it, same address after fork */
 	uint32_t next_free;		/* slab free list or limbo, owner process */
+	struct xr_flow_kids *kids;	/* forked children of the owner; family memory, may be NULL */
+};
+
+/*
+ * Forked children hold every flow that their parent had.  A child is counted here, once,
+ * until it lets go of a single one of them; then it counts itself in the procs of each.  Most
+ * children do not: they end, or start another program.
+ */
+#define XR_FLOW_KIDS	64		/* more are counted at once */
+
+struct xr_flow_kids {
+	_Atomic uint32_t forks;		/* so far */
+	_Atomic uint32_t used;		/* of serial[] */
+	_Atomic uint32_t serial[XR_FLOW_KIDS];	/* which fork made the child; 0: none */
 };
 
 /* Private to each process (copied on fork). */
@@ -256,6 +271,7 @@ struct xr_flow_slab {
 	struct xr_flow *flow;		/* family memory */
 	struct xr_flow_priv *priv;	/* private memory */
 	struct xr_shm_meta *meta;	/* family memory */
+	struct xr_flow_kids *kids;	/* behind the flows */
 	uint32_t max, slots;		/* flows; ring slots of each */
 	uint32_t fresh, free;		/* never used from here on; head of the free list */
 	uint32_t limbo;			/* closed here, the peer may still read */
@@ -393,6 +409,12 @@ int xr_flow_init(void);
 void xr_flow_forked(void);
 /* Before fork: counts the child as a holder (after a failed fork: undo = 1). */
 void xr_flow_fork_prepare(int undo);
+/* In the child, while the slab is the parent's still. */
+void xr_flow_kid_begin(void);
+/* This process is about to let go of this flow, or of some (NULL): it counts in each from now on. */
+void xr_flow_kid_counts(struct xr_flow *f);
+/* Processes that may hold the flow: an upper bound. */
+uint32_t xr_flow_holders(const struct xr_flow *f);
 /* Rate-limited house-keeping (closed flows whose peer is done, dead links); any hook may call it. */
 void xr_flow_sweep(void);
 /* exit(), _exit(), destructor: END on everything that this process alone holds. */

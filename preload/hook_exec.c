@@ -62,6 +62,8 @@ static void exec_undo(void *arg, int fd, uintptr_t entry)
 void xr_exec_begin(void)
 {
 	xr_fork_check();
+	if (!xr_vfork_depth)
+		xr_flow_kid_counts(NULL);
 	xr_fd_each(exec_one, NULL);
 }
 

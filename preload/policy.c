@@ -69,7 +69,7 @@ enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t)
 
 	if (!xr_cfg.enabled || xr_cfg.fabric == XR_FABRIC_NONE)
 		return XR_REASON_DISABLED;
-	if (xr_load_relaxed(&f->procs) > 1)
+	if (xr_flow_holders(f) > 1)
 		return XR_REASON_FORKED;
 	r = xr_tuple_get(fd, t, &local, &peer);
 	if (r)

@@ -303,7 +303,7 @@ static int poll_prepare(struct poll_run *p)
 			 */
 			if (!(atomic_load(&t->f->path) & (XR_PATH_FABRIC | XR_PATH_MOVE)))
 				return 1;
-			if (xr_load_relaxed(&t->f->procs) > 1 && !p->slice)
+			if (xr_flow_holders(t->f) > 1 && !p->slice)
 				p->slice = XR_WAIT_LONG;
 		} else if (t->how == POLL_COUNT) {
 			if (!xr_flow_kpoll_begin(t->f))

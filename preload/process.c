@@ -8,13 +8,13 @@
 #include "signals.h"
 
 struct xr_config xr_cfg;
-int xr_active;
+XR_FORK_DATA int xr_active;
 
 /* Until the page is there, and for ever where the kernel cannot wipe one. */
 static _Atomic uint32_t process_always = 1;
 _Atomic uint32_t *xr_process_alive = &process_always;
 
-static uint32_t process_is_child;		/* has flows of an ancestor */
+static XR_FORK_DATA uint32_t process_is_child;		/* has flows of an ancestor */
 static __thread uint32_t process_forking;	/* this thread is in a fork that was prepared */
 
 #define PAGE	4096u

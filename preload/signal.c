@@ -27,7 +27,7 @@ static struct signal_slot {
 	_Atomic int flags;
 } signal_slot[SIGNALS];
 
-static _Atomic uint32_t signal_busy;
+static XR_FORK_DATA _Atomic uint32_t signal_busy;
 static _Atomic uint32_t signal_wrapped;		/* a handler has ever been wrapped */
 static __thread struct xr_signal_mark signal_count;
 

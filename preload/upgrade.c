@@ -503,7 +503,7 @@ static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *att
 		xr_up_past_forget(u);
 		xr_fetch_or(&f->path, XR_PATH_MOVE);
 		/* a child that was forked before the link was made has not got it mapped */
-		if (xr_load_relaxed(&f->procs) > 1) {
+		if (xr_flow_holders(f) > 1) {
 			*retreat = XR_REASON_FORKED;
 			return;
 		}

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include "control.h"
 #include "flow.h"
@@ -151,15 +152,21 @@ uint32_t xr_waiter_self(void)
 
 void xr_waiter_forked(void)
 {
-	uint32_t i;
+	uint64_t m;
+	uint32_t i, w;
 
-	for (i = 0; i < XR_WAITERS / 64; i++)
+	/* those in use alone: pages that are not written need no copy */
+	for (i = 0; i < XR_WAITERS / 64; i++) {
+		for (m = xr_load_relaxed(&waiter_map[i]); m; m &= m - 1) {
+			w = i * 64 + (uint32_t)__builtin_ctzll(m);
+			if (!w)
+				continue;
+			xr_store_relaxed(&waiter_slot[w].tid, 0);
+			xr_store_relaxed(&waiter_slot[w].waiting, 0);
+		}
 		xr_store_relaxed(&waiter_map[i], i ? 0 : 1);
-	for (i = 0; i < XR_WAITERS; i++) {
-		xr_store_relaxed(&waiter_slot[i].tid, 0);
-		xr_store_relaxed(&waiter_slot[i].waiting, 0);
 	}
-	/* the parent's claims mean nothing here; the mapping is left to the parent's flows */
+	/* the parent's claims mean nothing here, and are not mapped */
 	xr_store_relaxed(&waiter_claims, NULL);
 	tls.self = 0;
 	tls.scratch_frame = 0;
@@ -360,6 +367,8 @@ static _Atomic uint32_t *claim_word(struct xr_flow *f, int dir, int make)
 		c = xr_map_private(len);
 		if (!c)
 			return NULL;
+		/* of no use to a child, and pages for each fork to share */
+		xr_sys3(SYS_madvise, c, len, MADV_DONTFORK);
 		if (!xr_cas(&waiter_claims, &seen, c)) {
 			xr_unmap(c, len);
 			c = seen;
@@ -464,7 +473,7 @@ static int wait_in_kernel(struct wait_sleep *s, int fd, uint32_t mask, int bell,
 	else
 		slice = XR_WAIT_SLICE;
 	/* a child that takes the flow to TCP may not have our bell */
-	if (!slice && xr_load_relaxed(&s->f->procs) > 1)
+	if (!slice && xr_flow_holders(s->f) > 1)
 		slice = XR_WAIT_LONG;
 	if (slice)
 		slice += xr_now_ns();

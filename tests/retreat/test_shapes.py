@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from shell import EV_IN, WAITALL
+from shell import DONTWAIT, EV_IN, WAITALL
 
 import harness
 import shell
@@ -133,7 +133,7 @@ def test_subprocess_of_python(env):
                              str(p.port), "1000"])
     assert c.line(40) == "sound"
     if env.mode == "both":
-        assert sum(f["carrier"] == "shm" for f in of_crowd(p, c.pid)) > 900
+        assert sum(f["carrier"] == "shm" for f in of_crowd(p, c.pid)) > 500
     c.say("go\n")
     assert c.line(40) == "sound"
     assert c.wait() == 0
@@ -156,6 +156,48 @@ def test_double_fork(live):
     live.turns(20, 1000, live.c, s)
     grandchild.end()
     assert live.c.drain() == (0, None)
+
+
+def test_children_let_go_of_one_and_of_all(live):
+    """What a child closes is its parent's alone again; what it holds when it ends, too."""
+    c2, s2 = live.connect()
+    live.upgrade(c2, s2)
+    child = live.server.fork()
+    other = live.server.fork()
+    live.s.as_seen_by(child).close()
+    live.s.as_seen_by(other).close()
+    live.s.close()
+    assert live.c.drain(timeout=2) == (0, None)
+    live.turns(10, 500, c2, s2)
+    grandchild = child.fork()
+    child.end()
+    other.end()
+    for pid in (child.pid, other.pid):
+        assert live.server("wait", pid).ret == pid
+    s2.close()
+    assert c2.recv(1, DONTWAIT).err == "EAGAIN"
+    live.turns(10, 500, c2, s2.as_seen_by(grandchild))
+    grandchild.end()
+    assert c2.drain(timeout=5) == (0, None)
+
+
+def test_a_crowd_of_children(live):
+    """More than have a place of their own in the parent's account."""
+    children = [live.server.fork() for _ in range(70)]
+    live.turns()
+    live.s.as_seen_by(children[3]).close()
+    for i in (0, 40, 69):
+        s = live.s.as_seen_by(children[i])
+        live.turns(4, 300, live.c, s)
+        live.s.tx, live.s.rx = s.tx, s.rx
+    live.s.close()
+    for child in children[:-1]:
+        child.end()
+        assert live.server("wait", child.pid).ret == child.pid
+    assert live.c.recv(1, DONTWAIT).err == "EAGAIN"
+    live.turns(4, 300, live.c, live.s.as_seen_by(children[-1]))
+    children[-1].end()
+    assert live.c.drain(timeout=5) == (0, None)
 
 
 @pytest.mark.parametrize("piece", [100, 30000])

@@ -56,6 +56,11 @@ struct xr_shm_link *xr_flow_link_get(struct xr_flow *f)
 	return f->link;
 }
 
+uint32_t xr_flow_holders(const struct xr_flow *f)
+{
+	return xr_load_relaxed(&f->procs);
+}
+
 /* no operator here */
 _Atomic uint32_t xr_control_seen;
 
