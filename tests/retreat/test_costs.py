@@ -12,7 +12,6 @@ import pytest
 
 import harness
 import shell
-from shell import WAITALL
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -72,3 +71,86 @@ def test_fork_with_ten_thousand_connections(two):
         pytest.fail("fork and wait: %r us on TCP and here" % (whole,))
     for p in pairs:
         assert p.client.ok("crowd", 1, timeout=60) == CROWD
+
+
+# ---- one idle connection ---------------------------------------------------------------------------
+
+SO_PEEK_OFF, SET = 42, 0
+CALLS = 15
+
+
+@pytest.mark.modes("both")
+def test_a_call_that_takes_an_idle_connection_to_tcp(env):
+    """At the end that makes the call, and at the other when it next makes one: below a millisecond each."""
+    p = shell.Pair(env)
+    mine, theirs = [], []
+    for i in range(CALLS):
+        c, s = p.connect()
+        p.upgrade(c, s)
+        me, peer = (s, c) if i % 2 else (c, s)
+        r = me.sh("setsockopt", me.fd, socket.SOL_SOCKET, SO_PEEK_OFF, SET)
+        assert r.ret == 0
+        mine.append(r.us)
+        theirs.append(peer.sh("poll", 0, peer.fd, select.POLLIN | select.POLLOUT).us)
+        assert [f["carrier"] for f in p.carriers(c).values()] == ["tcp", "tcp"]
+        p.turns(3, 100, c, s)
+    print("setsockopt %.0f us, the peer's poll %.0f us (medians of %d)" % (
+        statistics.median(mine), statistics.median(theirs), CALLS))
+    assert statistics.median(mine) < 1000 and statistics.median(theirs) < 1000, (mine, theirs)
+
+
+@pytest.mark.modes("both")
+def test_an_operator_takes_an_idle_connection_to_tcp(env):
+    """Both programs sleep. From the wish to TCP at that end, and at the other."""
+    env.env["XRDMA_RETURN_AFTER"] = "0"
+    p = shell.Pair(env).upgrade()
+    own, both = [], []
+    for i in range(CALLS):
+        for _ in range(100):
+            if p.is_shm():
+                break
+            p.turns(10, 300)
+        assert p.is_shm()
+        waits = [e.sh.bg("poll", 20000, e.fd, select.POLLIN) for e in (p.s, p.c)]
+        for e in (p.s, p.c):
+            e.sh.asleep()
+        f = env.start(None, [harness.prog_in("retreat", "xrforce"), env.stats, "time",
+                             str((p.s, p.c)[i % 2].sh.pid)])
+        took = f.json(10)
+        assert f.wait() == 0
+        own.append(took["own_us"])
+        both.append(took["both_us"])
+        for e in (p.s, p.c):
+            e.sendall(1)
+        for e, w in zip((p.s, p.c), waits):
+            assert w.result().ints == [select.POLLIN]
+            assert e.recv(1).ret == 1
+    print("%.0f us to TCP at its own end, %.0f us at both (medians of %d)" % (
+        statistics.median(own), statistics.median(both), CALLS))
+    # two programs have to be woken: what that takes is the machine's
+    assert statistics.median(own) < 1000 and statistics.median(both) < 2000, (own, both)
+
+
+# ---- sendfile --------------------------------------------------------------------------------------
+
+def test_sendfile_is_faster(two, tmp_path):
+    """A regular file on an upgraded connection, against the kernel's sendfile over loopback."""
+    n = 512 * M
+    (tmp_path / "f").write_bytes(os.urandom(8 * M))
+    pairs = [shell.Pair(e).upgrade() for e in two]
+    for _ in range(3):
+        rate = [[], []]
+        for _ in range(3):
+            for p, r in zip(pairs, rate):
+                sink = p.client.bg("sink", p.c.fd, n)
+                assert p.server.ok("pump", p.s.fd, n, tmp_path / "f", timeout=40) == n
+                got = sink.result(40)
+                assert got.ret == n
+                r.append(n / got.us / 1e3)
+        plain, both = map(statistics.median, rate)
+        print("sendfile: %.2f GB/s on TCP, %.2f GB/s here" % (plain, both))
+        if both > plain:
+            break
+    else:
+        pytest.fail("not faster: %r" % (rate,))
+    assert pairs[1].is_shm()

@@ -6,6 +6,11 @@
  * to TCP and lets them go again, whole processes or single connections, at random instants
  * MEAN-US apart, and stops and continues the processes PID for moments. Ends with standard input; then prints
  * how many retreats the processes count.
+ *
+ * usage: xrforce STATS-DIR time PID
+ *
+ * Takes the connections of one process to TCP and lets them go; prints the microseconds from the wish
+ * until all of its connections say that they are there, and until those of all processes do.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -128,6 +133,61 @@ static void force(uint64_t mean)
 	tell(t);
 }
 
+static int on_tcp(const struct target *t)
+{
+	uint32_t used = xr_load_acquire(&t->seg->h.flows_used);
+	char *base = (char *)t->seg + XR_STATS_FLOWS_OFF;
+
+	for (uint32_t i = 0; i < used; i++) {
+		struct xr_stats_flow *f = (struct xr_stats_flow *)(base + i * sizeof(*f));
+		uint32_t seq = xr_load_acquire(&f->seq);
+		int fabric = f->ident.carrier_tx || f->ident.carrier_rx;
+
+		/* acquire: what was looked at comes before the second look at its number */
+		atomic_thread_fence(memory_order_acquire);
+		if (seq & 1 || seq != xr_load_relaxed(&f->seq) || fabric)
+			return 0;
+	}
+	return 1;
+}
+
+static double now_us(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec * 1e6 + (double)ts.tv_nsec / 1e3;
+}
+
+static int time_it(const char *base, int pid)
+{
+	struct target *me = NULL;
+	double t, own, both;
+
+	find(base);
+	for (int i = 0; i < targets; i++)
+		if (target[i].seg->h.pid == pid)
+			me = &target[i];
+	if (!me || on_tcp(me))
+		return 3;
+	t = now_us();
+	xr_store_release(&me->seg->h.hold, 1);
+	tell(me);
+	while (!on_tcp(me))
+		if (now_us() - t > 5e6)
+			return 4;
+	own = now_us() - t;
+	for (int i = 0; i < targets; i++)
+		while (!on_tcp(&target[i]))
+			if (now_us() - t > 5e6)
+				return 4;
+	both = now_us() - t;
+	xr_store_release(&me->seg->h.hold, 0);
+	tell(me);
+	printf("{\"own_us\": %.1f, \"both_us\": %.1f}\n", own, both);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct pollfd in = { STDIN_FILENO, POLLIN, 0 };
@@ -135,6 +195,8 @@ int main(int argc, char **argv)
 
 	if (argc < 4)
 		return 2;
+	if (!strcmp(argv[2], "time"))
+		return time_it(argv[1], atoi(argv[3]));
 	rng = strtoull(argv[2], NULL, 0) * 2654435761u + 88172645463325252u;
 	mean = strtoull(argv[3], NULL, 0);
 	for (uint64_t n = 0; !poll(&in, 1, 0); n++) {
