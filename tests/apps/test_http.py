@@ -97,9 +97,9 @@ def wrk(nginx, name, seconds, conns=20):
                                       nginx.url(name)])
 
 
-def judge(p, closed=0):
+def judge(p, closed=0, timeout=40):
     """No request failed; at most so many connections were closed under wrk after an answer."""
-    text = app.finish(p, 40).decode()
+    text = app.finish(p, timeout).decode()
     assert p.returncode == 0 and "Non-2xx" not in text, text
     m = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", text)
     connect, read, write, timeout = map(int, m.groups()) if m else (0, 0, 0, 0)
@@ -127,6 +127,26 @@ def test_nginx_reload_under_load(nginx):
     # A worker that leaves closes each kept-alive connection once; wrk counts that as a read error.
     judge(p, closed=3 * 20)
     assert app.sha(curl(nginx.env, nginx.url("m"))) == app.sha(nginx.files["m"])
+
+
+@pytest.mark.timeout(150)
+def test_nginx_reloaded_every_two_seconds(nginx):
+    """Ten seconds of it; XRT_RELOAD_SECONDS=60 for more. wrk and a client that checks what it gets."""
+    seconds = int(os.environ.get("XRT_RELOAD_SECONDS") or 10)
+    p = wrk(nginx, "k", seconds)
+    app.check_live(nginx.env, nginx.port)
+    end, reloads = time.monotonic() + seconds - 1, 0
+    while time.monotonic() < end:
+        nginx.proc.kill(signal.SIGHUP)
+        reloads += 1
+        again = time.monotonic() + 2
+        while time.monotonic() < min(again, end):
+            assert app.sha(curl(nginx.env, nginx.url("m"), nginx.url("k"))) == \
+                app.sha(nginx.files["m"] + nginx.files["k"])
+            time.sleep(0.1)
+    # as in test_nginx_reload_under_load
+    judge(p, closed=reloads * 20, timeout=seconds + 40)
+    harness.until(lambda: len(harness.children(nginx.proc.pid)) == 2, 10, "old workers gone")
 
 
 def test_nginx_quit_drains(nginx):
