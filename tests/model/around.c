@@ -68,6 +68,7 @@ int xr_shm_link_notify(struct xr_shm_link *l, uint32_t waiter, uint32_t cookie)
 	wrong_if(waiter != WAITER, "a waiter that does not exist is told");
 	if (!coarse)
 		model_yield();
+	model_barrier();
 	far->entry = 1;
 	if (!coarse)
 		model_yield();

@@ -19,7 +19,7 @@
 #define PATH_MAX	4096
 #define FRAMES_MAX	2048
 
-enum kind { RESUME, BEGIN, KILL, FIN, HANG_UP, DELIVER };
+enum kind { RESUME, BEGIN, KILL, FIN, HANG_UP, DELIVER, FLUSH };
 
 struct step {
 	uint8_t kind, e, act;
@@ -105,6 +105,8 @@ static int enabled(struct step *out)
 	for (e = 0; e < 2; e++) {
 		struct side *s = &W.side[e];
 
+		if (s->npending)
+			out[n++] = (struct step){ FLUSH, (uint8_t)e, 0 };
 		if (lag && kernel_may_deliver(e))
 			out[n++] = (struct step){ DELIVER, (uint8_t)e, 0 };
 		if (s->dead) {
@@ -156,6 +158,9 @@ static void apply(struct step st)
 		break;
 	case DELIVER:
 		kernel_deliver(st.e);
+		break;
+	case FLUSH:
+		world_flush_one(st.e);
 		break;
 	}
 	wrong_if(!sc->handover && xr_stats_seg->counter[XR_STAT_INTERNAL_ERRORS] != 0,
@@ -267,6 +272,8 @@ static void drain(void)
 
 	drains++;
 	coarse = 1;
+	for (e = 0; e < 2; e++)
+		world_flush(e);
 	for (e = 0; e < 2; e++)
 		drain_alone(e);
 	for (rounds = 0; rounds < 64 && quiet < 2 && !wrong; rounds++) {
@@ -415,7 +422,8 @@ static void show_end(int e)
 static void show_path(void)
 {
 	static const char *const kind_name[] = { "goes on", "", "is killed", "its socket closes",
-						 "its control connection closes", "bytes arrive" };
+						 "its control connection closes", "bytes arrive",
+						 "a store becomes visible" };
 	int i, back, n = path_len;
 	const char *what = wrong;
 

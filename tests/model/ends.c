@@ -176,6 +176,7 @@ static void do_wait(int e, uint32_t mask)
 		now = xr_ksock_poll(FD(e), mask);
 	if (now & (mask | POLLERR | POLLHUP))
 		goto out;
+	model_barrier();
 	W.side[e].sleeping = 1;
 	if (!coarse)
 		model_yield();

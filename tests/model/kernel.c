@@ -229,6 +229,7 @@ long xr_sys(long nr, long a, long b, long c, long d, long e, long f)
 	(void)f;
 	if (!coarse && nr != SYS_tkill && nr != SYS_sched_yield)
 		model_yield();
+	model_barrier();
 	switch (nr) {
 	case SYS_recvmsg:
 		return k_recv(s, (const struct msghdr *)b, c);

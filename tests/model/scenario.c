@@ -24,12 +24,12 @@ const struct scenario scenarios[] = {
 	/* every instant of a freeze, from either end and from both */
 	{ "one-way", .left = { { SEND(1), BULK(1), BACK }, { RECV, BYTE, BACK } } },
 	{ "one-way-exec", .left = { { SEND(1), BULK(1), RECV, BACK }, { RECV, EXEC } } },
-	{ "both-ways", .left = { { SEND(1), RECV, BACK }, { SEND(2), RECV, BACK } } },
+	{ "both-ways", .left = { { SEND(1), RECV, BACK }, { SEND(1), RECV, BACK } } },
 	{ "both-ways-exec", .left = { { SEND(1), RECV, BACK }, { SEND(1), RECV, EXEC } } },
 	{ "both-ways-lag", .lag = 1, .left = { { SEND(1), RECV, BACK }, { SEND(1), RECV, BACK } } },
 	{ "both-exec", .left = { { SEND(1), RECV, EXEC }, { SEND(1), RECV, EXEC } } },
 	{ "exec-lag", .lag = 1, .left = { { SEND(2), RECV }, { SEND(1), RECV, EXEC } } },
-	{ "bulk-both", .left = { { BULK(1), RECV, BACK }, { BULK(1), RECV, BACK } } },
+	{ "bulk-both", .left = { { BULK(1), RECV, BACK }, { BULK(1), RECV } } },
 	{ "twice", .left = { { SEND(1), RECV, BACKS(2) }, { SEND(1), RECV, BACK } } },
 	{ "back-exec", .handover = 1, .left = { { SEND(2), RECV }, { SEND(1), RECV, BACK, EXEC } } },
 
@@ -39,8 +39,8 @@ const struct scenario scenarios[] = {
 	{ "half-close-both-exec", .left = { { SEND(1), SHUT, RECV }, { SHUT, RECV, EXEC } } },
 	{ "half-close-exec", .left = { { SEND(1), SHUT, RECV }, { SEND(1), RECV, EXEC } } },
 	{ "half-close-lag", .lag = 1, .left = { { SEND(1), SHUT, RECV, BACK }, { SHUT, RECV } } },
-	{ "close", .left = { { SEND(1), CLOSE, RECV, BACK }, { SEND(1), RECV, BACK } } },
-	{ "close-both", .left = { { SEND(1), CLOSE, RECV, BACK }, { SEND(1), CLOSE, RECV } } },
+	{ "close", .left = { { SEND(1), CLOSE, RECV, BACK }, { SEND(1), RECV } } },
+	{ "close-both", .left = { { SEND(1), CLOSE, RECV, BACK }, { CLOSE, RECV } } },
 	{ "close-exec", .handover = 1, .left = { { SEND(1), CLOSE, RECV }, { SEND(1), RECV, EXEC } } },
 	{ "close-lag", .lag = 1, .left = { { SEND(1), CLOSE, RECV, BACK }, { SEND(1), RECV } } },
 	{ "close-hurried", .hurried = 1,
@@ -54,7 +54,7 @@ const struct scenario scenarios[] = {
 	{ "kill-lag", .lag = 1, .left = { { SEND(1), RECV, KILL }, { SEND(1), RECV } } },
 	{ "kill-hurried", .hurried = 1, .left = { { SEND(2), RECV, KILL }, { SEND(1), RECV } } },
 	{ "kill-sealed", .left = { { SEND(2), RECV, KILL }, { SEND(1), RECV, BACK } } },
-	{ "kill-retreat", .left = { { SEND(1), RECV, BACK, KILL }, { SEND(1), RECV, BACK } } },
+	{ "kill-retreat", .left = { { SEND(1), RECV, BACK, KILL }, { RECV, BACK } } },
 
 	/* the upgrade, and all that may come in between */
 	{ "upgrade", .on_tcp = 1, .left = { { SEND(3), RECV }, { SEND(2), RECV } } },
@@ -71,36 +71,49 @@ const struct scenario scenarios[] = {
 	{ "upgrade-kill-caller", .on_tcp = 1, .left = { { SEND(2), RECV }, { SEND(2), RECV, KILL } } },
 
 	/* once more, with fresh blocks: from each stage of the way back */
-	{ "return-1", .after = 1, .left = { { SEND(2), RECV, LEAVE(1) }, { SEND(2), RECV } } },
-	{ "return-1-kill", .after = 1, .left = { { SEND(2), RECV, KILL }, { SEND(2), RECV } } },
-	{ "return-2-caller", .after = 2, .left = { { SEND(2), RECV }, { SEND(2), RECV, LEAVE(1) } } },
+	{ "return-1", .after = 1, .left = { { SEND(1), RECV, LEAVE(1) }, { SEND(2), RECV } } },
+	{ "return-1-kill", .after = 1, .left = { { SEND(1), RECV, KILL }, { SEND(2), RECV } } },
+	{ "return-2-caller", .after = 2, .left = { { SEND(1), RECV }, { SEND(2), RECV, LEAVE(1) } } },
 	{ "return-2-close", .after = 2, .left = { { SEND(1), RECV, CLOSE }, { SEND(2), RECV } } },
 	{ "return-2-exec", .after = 2, .left = { { SEND(2), RECV }, { SEND(1), RECV, EXEC } } },
-	{ "return-3-caller", .after = 3, .left = { { SEND(2), RECV }, { SEND(2), RECV, LEAVE(1) } } },
+	{ "return-3-caller", .after = 3, .left = { { SEND(1), RECV }, { SEND(1), RECV, LEAVE(1) } } },
 	{ "return-3-kill", .after = 3, .left = { { SEND(1), RECV, KILL }, { SEND(2), RECV } } },
 	{ "return-3-shut", .after = 3, .left = { { SEND(1), RECV }, { SEND(2), RECV, SHUT } } },
 	{ "return-4", .after = 4, .left = { { SEND(1), RECV, LEAVE(1) }, { SEND(1), RECV } } },
 	{ "return-4-back", .after = 4, .left = { { SEND(1), RECV }, { SEND(1), RECV, BACK } } },
 	{ "return-5", .after = 5, .left = { { SEND(1), RECV, LEAVE(1) }, { SEND(1), RECV } } },
-	{ "sleep-return", .after = 3,
-	  .left = { { SEND(2), RECVS(1), SLEEP }, { SEND(2), RECVS(2) } } },
+	{ "sleep-return", .after = 4,
+	  .left = { { SEND(1), RECVS(1), SLEEP }, { SEND(2), RECVS(1) } } },
 
 	/* sleepers, who call again only when they are woken */
-	{ "sleep", .left = { { SEND(1), RECVS(1), SLEEP }, { SEND(1), RECVS(1), SLEEP, BACK } } },
+	{ "sleep", .left = { { SEND(1), SLEEP }, { SEND(1), RECVS(1), SLEEP, BACK } } },
 	{ "sleep-sealed", .left = { { RECVS(1), SLEEP, BACK }, { SEND(2), RECV } } },
 	{ "sleep-room", .left = { { BULK(2), SLEEP_OUT }, { RECV, BACK } } },
 	{ "sleep-shut", .left = { { SEND(1), RECVS(1), SLEEP, BACK }, { SEND(1), SHUT } } },
 	{ "sleep-exec", .left = { { SEND(1), RECVS(1), SLEEP }, { SEND(1), RECVS(1), EXEC } } },
-	{ "sleep-close", .left = { { SEND(1), CLOSE, RECVS(1) }, { SEND(1), RECVS(1), SLEEP, SLEEP_OUT } } },
+	{ "sleep-close", .left = { { SEND(1), CLOSE }, { SEND(1), RECVS(1), SLEEP, SLEEP_OUT } } },
 	{ "sleep-close-hurried", .hurried = 1,
 	  .left = { { SEND(1), CLOSE, RECVS(1) }, { RECVS(1), SLEEP, SLEEP_OUT } } },
 	{ "sleep-kill", .left = { { SEND(1), KILL }, { RECVS(1), SLEEP } } },
 	{ "sleep-upgrade", .on_tcp = 1,
 	  .left = { { SEND(2), RECVS(1), SLEEP }, { SEND(2), RECVS(2) } } },
 
+	/* with the store buffers of x86 */
+	{ "tso-one-way", .tso = 1, .left = { { SEND(1), BULK(1), RECV }, { RECV, BACK } } },
+	{ "tso-one-way-back", .tso = 1, .left = { { SEND(2), RECV, BACK }, { RECV } } },
+	{ "tso-sleep", .tso = 1, .left = { { SEND(2) }, { RECVS(1), SLEEP } } },
+	{ "tso-sleep-back", .tso = 1, .left = { { RECVS(1), SLEEP }, { SEND(1), BACK } } },
+	{ "tso-sleep-sealed", .tso = 1, .left = { { RECVS(1), SLEEP, BACK }, { SEND(2) } } },
+	{ "tso-sleep-room", .tso = 1, .left = { { BULK(2), SLEEP_OUT }, { RECV } } },
+	{ "tso-sleep-shut", .tso = 1, .left = { { SEND(1), SHUT }, { RECVS(1), SLEEP } } },
+	{ "tso-upgrade", .tso = 1, .on_tcp = 1,
+	  .left = { { SEND(2), RECVS(1), SLEEP }, { SEND(2), RECVS(1) } } },
+	{ "tso-close", .tso = 1, .left = { { SEND(1), CLOSE, RECV }, { SEND(1), RECV } } },
+
 	/* the same with more of everything: minutes */
 	{ "deep-one-way", .deep = 1, .left = { { SEND(2), BULK(1), BACK, POLL }, { RECV, BYTE, BACK } } },
 	{ "deep-both-ways", .deep = 1, .left = { { SEND(2), RECV, BACK }, { SEND(2), RECV, BACK } } },
+	{ "deep-close", .deep = 1, .left = { { SEND(1), CLOSE, RECV, BACK }, { SEND(1), CLOSE, RECV, BACK } } },
 	{ "deep-half-close", .deep = 1,
 	  .left = { { SEND(2), SHUT, RECV, BACK }, { SEND(1), SHUT, RECV, BACK } } },
 	{ "deep-poll", .deep = 1,
@@ -111,6 +124,7 @@ const struct scenario scenarios[] = {
 	  .left = { { SEND(2), RECVS(1), SLEEP, BACK }, { SEND(2), RECVS(1), SLEEP } } },
 	{ "deep-sleep-upgrade", .deep = 1, .on_tcp = 1,
 	  .left = { { SEND(2), RECVS(2), SLEEP }, { SEND(2), RECVS(2), SLEEP } } },
+	{ "deep-return-kill", .deep = 1, .after = 1, .left = { { SEND(2), RECV, KILL }, { SEND(2), RECV } } },
 	{ "deep-return", .deep = 1, .after = 1, .left = { { SEND(3), RECV, LEAVE(1) }, { SEND(3), RECV } } },
 	{ "deep-return-both", .deep = 1, .after = 3,
 	  .left = { { SEND(2), RECV, LEAVE(1) }, { SEND(2), RECV, LEAVE(1) } } },
@@ -142,7 +156,7 @@ void scenario_start(const struct scenario *s)
 	int e, i;
 
 	coarse = 1;
-	lag = hurried = 0;
+	tso = lag = hurried = 0;
 	wrong = NULL;
 	world_init();
 	for (i = 0; !s->on_tcp && i < 8; i++)
@@ -152,6 +166,7 @@ void scenario_start(const struct scenario *s)
 	for (i = 0; i < s->after - 1; i++)
 		exchange();
 	coarse = 0;
+	tso = s->tso;
 	lag = s->lag;
 	hurried = s->hurried;
 	handover = s->handover;

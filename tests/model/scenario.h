@@ -10,6 +10,7 @@ struct scenario {
 	const char *name;
 	uint8_t on_tcp;		/* begins before the upgrade, else with both directions on the ring */
 	uint8_t after;		/* not 0: A has left the ring since, and so many - 1 bytes went to and fro */
+	uint8_t tso;		/* stores become visible late, as x86 permits */
 	uint8_t lag;		/* what TCP carries takes time */
 	uint8_t hurried;	/* no time passes: the kernel socket is not looked at without a reason */
 	uint8_t handover;	/* bytes that an exec cannot take along may be lost */

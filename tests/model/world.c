@@ -8,7 +8,7 @@
 
 struct world W __attribute__((aligned(128)));
 int cur;
-int coarse, lag, hurried, handover;
+int coarse, tso, lag, hurried, handover;
 const char *wrong;
 
 static char stack[2][STACK] __attribute__((aligned(128)));
@@ -39,12 +39,86 @@ void model_yield(void)
 	leave(&W.side[cur]);
 }
 
-void model_point(const volatile void *p)
+static int shared(const volatile void *p)
 {
 	const char *c = (const char *)(uintptr_t)p, *b = (const char *)&W.block[0][0];
 
-	if (!coarse && c >= b && c < b + sizeof(W.block))
+	return c >= b && c < b + sizeof(W.block);
+}
+
+void model_point(const volatile void *p)
+{
+	if (!coarse && shared(p))
 		model_yield();
+}
+
+/* ---- stores, as x86 orders them ------------------------------------------------ */
+
+static void store_now(volatile void *p, uint64_t v, uint64_t size)
+{
+	switch (size) {
+	case 1:
+		*(volatile uint8_t *)p = (uint8_t)v;
+		break;
+	case 4:
+		*(volatile uint32_t *)p = (uint32_t)v;
+		break;
+	case 8:
+		*(volatile uint64_t *)p = v;
+		break;
+	default:
+		abort();
+	}
+}
+
+void world_flush_one(int e)
+{
+	struct side *s = &W.side[e];
+
+	store_now(s->pending[0].p, s->pending[0].v, s->pending[0].size);
+	s->npending--;
+	memmove(s->pending, s->pending + 1, s->npending * sizeof(s->pending[0]));
+	memset(&s->pending[s->npending], 0, sizeof(s->pending[0]));
+}
+
+void world_flush(int e)
+{
+	while (W.side[e].npending)
+		world_flush_one(e);
+}
+
+void model_barrier(void)
+{
+	/* what was loaded since the store may be old by now */
+	if (!coarse && W.side[cur].npending)
+		model_yield();
+	world_flush(cur);
+}
+
+void model_store(volatile void *p, uint64_t v, size_t size)
+{
+	struct side *s = &W.side[cur];
+
+	if (!tso || coarse || !shared(p)) {
+		model_point(p);
+		store_now(p, v, size);
+		return;
+	}
+	if (s->npending == PENDING)
+		world_flush_one(cur);
+	s->pending[s->npending++] = (struct pending){ p, v, size };
+}
+
+uint64_t model_load(const volatile void *p, uint64_t v, size_t size)
+{
+	const struct side *s = &W.side[cur];
+	int i;
+
+	(void)size;
+	for (i = s->npending - 1; i >= 0; i--)
+		if (s->pending[i].p == p)
+			return s->pending[i].v;
+	return v;
 }
 
 static void coroutine(void)
@@ -56,6 +130,7 @@ static void coroutine(void)
 		s->in_call = 0;
 		leave(s);
 		end_act(cur, (enum act)W.side[cur].act);
+		model_barrier();
 		end_settle(cur);
 	}
 }
@@ -83,6 +158,7 @@ void world_abandon(int e)
 {
 	struct side *s = &W.side[e];
 
+	world_flush(e);
 	memset(stack[e], 0, STACK);
 	memset(&s->at, 0, sizeof(s->at));
 	s->sp = stack[e] + STACK;

@@ -53,7 +53,18 @@ struct sock {
 	uint8_t closed, shut_wr, linger0, err, reset;
 };
 
+/* A store that waits in the store buffer of the end that made it. */
+struct pending {
+	volatile void *p;
+	uint64_t v;
+	uint64_t size;
+};
+
+#define PENDING	4
+
 struct side {
+	struct pending pending[PENDING];
+	uint8_t npending;
 	uint8_t left[ACT_COUNT];	/* how often it may still do what */
 	uint8_t act, in_call, blocked;	/* blocked: sleeps, or waits for room */
 	uint8_t dead, closed, unaware;
@@ -98,6 +109,7 @@ extern struct world W;
 extern int cur;				/* the end that runs */
 extern const char *wrong;		/* the property that does not hold, NULL while all do */
 extern int coarse;			/* calls are not interrupted */
+extern int tso;		/* stores wait in a buffer */
 extern int lag;				/* bytes spend time on the wire */
 extern int hurried;	/* between two calls no time passes */
 extern int handover;	/* what an exec cannot take along may be lost, see ended() */
@@ -113,6 +125,10 @@ void model_yield(void);
 /* Sleeps until the kernel socket shows one of these bits; in a sleep, also for the bell. */
 void model_block(uint32_t events, int bell);
 int world_may_run(int e);
+/* The oldest store of e becomes visible; all of them do. */
+void world_flush_one(int e);
+void world_flush(int e);
+void model_barrier(void);
 
 struct snapshot;
 struct snapshot *snapshot_new(void);
