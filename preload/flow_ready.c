@@ -115,8 +115,17 @@ uint32_t xr_flow_kernel_mask(struct xr_flow *f, uint32_t mask)
 	 * it means FIN, RST or the replay of a frozen direction.  Once the end of the peer is
 	 * known the condition would stay and the sleeper spin.
 	 */
-	if (!f->rx_dead)
+	if (f->rx_state == XR_RX_RING && !f->rx_dead)
+		ev |= f->rx.frozen ? POLLRDHUP : POLLIN | POLLRDHUP;
+	/*
+	 * Elsewhere, and behind a freeze, bytes may lie in the socket: they wake only who waits
+	 * for them, since the others would not sleep at all.
+	 */
+	if (f->rx_state != XR_RX_RING && (mask & POLLIN))
 		ev |= POLLIN | POLLRDHUP;
+	/* a writer must hear of the death of a peer that will not read on */
+	else if (f->rx_state != XR_RX_RING && f->tx_state == XR_TX_RING)
+		ev |= POLLRDHUP;
 	/* who reads finishes the replay of a writer that is away */
 	if (f->tx_state == XR_TX_REPLAY || ((mask & POLLOUT) && f->tx_state != XR_TX_RING))
 		ev |= POLLOUT;

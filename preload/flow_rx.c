@@ -598,6 +598,8 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 		if (!(mask & POLLIN) && f->rx_state == XR_RX_DRAIN && f->rcvlowat > 1 &&
 		    rx_avail(f, fd) >= (long)f->rcvlowat)
 			mask |= POLLIN;
+		if (f->rx_state == XR_RX_DRAIN && (xr_flow_peer_state(f) & XR_DIR_ENDED))
+			mask |= POLLRDHUP;
 		return mask;
 	}
 	if (f->rx_end || (xr_flow_peer_state(f) & XR_DIR_ENDED))
