@@ -241,7 +241,7 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 			return TX_NONE;
 		/* fall through */
 	default:
-		return tx_tcp(f, fd, iov, cnt, skip, flags);
+		return tx_reset(f, tx_tcp(f, fd, iov, cnt, skip, flags));
 	}
 }
 
