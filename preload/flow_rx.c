@@ -19,6 +19,9 @@
 
 #define PEEK_NAP_NS		500000u
 
+/* Private: bytes were read already, an error is for the next call. */
+#define RX_LATER		(1 << 24)
+
 #define RX_FLAGS_KERNEL		(MSG_PEEK | MSG_TRUNC)
 
 /* The cursor over the program's buffers. */
@@ -119,6 +122,8 @@ static ssize_t rx_peer_gone(struct xr_flow *f, int fd, struct rx_dst *d, int fla
 		xr_rx_to_tcp(f);
 		return rx_skipped(f, fd, d, 1, flags);
 	}
+	if (flags & RX_LATER)
+		return 0;
 	n = xr_flow_take_error(f);
 	if (n)
 		return -n;
@@ -481,6 +486,7 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 		if (!(xr_load_acquire(&f->path) & XR_PATH_RX))
 			return -EREMOTEIO;
 	}
+	flags &= ~RX_LATER;
 	if (xr_unlikely(!len))
 		return recv_none(f, fd, flags);
 	target = flags & MSG_WAITALL ? len : f->rcvlowat < len ? f->rcvlowat : len;
@@ -500,7 +506,7 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 		if (xr_lock(&f->rx_lock))
 			return done ? (ssize_t)done : -EAGAIN;
 		from = f->rx_state;
-		n = rx_some(f, fd, &d, len - done, flags);
+		n = rx_some(f, fd, &d, len - done, done ? flags | RX_LATER : flags);
 		more = n > 0 && !(flags & MSG_PEEK) && (size_t)n < len - done && rx_more(f, fd, from);
 		tell = n > 0 && f->rx_state == XR_RX_RING &&
 		       xr_shm_rx_wants_notice(&f->rx, &waiter);

@@ -187,9 +187,11 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 		       size_t len, int flags, uint32_t *waiter)
 {
 	ssize_t n;
+	uint32_t began;
 	int r;
 
 	*waiter = 0;
+	began = f->tx_state;
 	n = xr_flow_take_error(f);
 	if (xr_unlikely(n))
 		return -n;
@@ -241,7 +243,9 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 			return TX_NONE;
 		/* fall through */
 	default:
-		return tx_reset(f, tx_tcp(f, fd, iov, cnt, skip, flags));
+		n = tx_tcp(f, fd, iov, cnt, skip, flags);
+		/* what was still owed may have caused it */
+		return began == XR_TX_TCP ? tx_reset(f, n) : n;
 	}
 }
 
