@@ -24,13 +24,15 @@
 	  "peer when the last FIN is acknowledged, and on shm FINs follow when the end was read") \
 	X(EDGE, "a connection that changes its carrier is registered anew: an edge-triggered set reports " \
 	  "once more what still stands, and one with EPOLLONESHOT has then been fired by that; and " \
-	  "room to write that still stands need not be reported again when bytes arrive") \
+	  "room to write that still stands need not be reported again when bytes arrive, nor what " \
+	  "stands when SO_RCVLOWAT or the size of a buffer is set") \
 	X(OUTQ, "SIOCOUTQ: acknowledgements arrive when the kernel sends them; any number of " \
 	  "bytes between none and all that were sent may be outstanding")
 
 /* Registrations as the script made them, for LEGAL_EDGE. */
 struct regs {
 	uint32_t events[SIDES][EPS][SLOTS];
+	uint8_t option[SIDES][EPS];	/* set since the last look */
 };
 
 enum legal {
@@ -74,6 +76,11 @@ static void note_registration(struct regs *g, const struct op *o, const struct r
 {
 	if (o->kind == OP_FORK)
 		memcpy(g->events[o->side + CHILD_A], g->events[o->side], sizeof(g->events[0]));
+	if (o->kind == OP_SETOPT && (o->arg[1] == OPT_RCVLOWAT || o->arg[1] == OPT_RCVBUF ||
+				     o->arg[1] == OPT_SNDBUF))
+		memset(g->option, 1, sizeof(g->option));
+	if (o->kind == OP_EPWAIT && o->arg[0] >= 0 && o->arg[0] < EPS)
+		g->option[o->side][o->arg[0]] = 0;
 	if (o->kind == OP_EPCTL && !p->ret && o->arg[2] >= 0 && o->arg[2] < SLOTS && o->arg[0] < EPS)
 		g->events[o->side][o->arg[0]][o->arg[2]] = (uint32_t)o->arg[3];
 }
@@ -106,7 +113,8 @@ static int edges_differ_only(const struct regs *g, const struct op *o, const str
 	for (i = 0; i < p->nextra && p->ret > 0; i++) {
 		slot = (int)(p->extra[i] >> 32 & 0xff);
 		/* what was reported once and still stands */
-		if (events[slot] & EPOLLET && !((uint32_t)p->extra[i] & ~(EPOLLOUT | EPOLLWRNORM)))
+		if (events[slot] & EPOLLET && (!((uint32_t)p->extra[i] & ~(EPOLLOUT | EPOLLWRNORM)) ||
+					       g->option[o->side][o->arg[0]]))
 			continue;
 		if (find_event(q, p->extra[i] >> 32) < 0 && !cut &&
 		    (events[slot] & (EPOLLET | EPOLLONESHOT)) != (EPOLLET | EPOLLONESHOT))

@@ -305,6 +305,8 @@ static int step_close(struct model *m, const struct op *o)
 	f->conn = -1;
 	if (!model_refs(m, conn, end))
 		end_closes(m, conn, end);
+	else
+		m->orphans[o->side] |= (uint8_t)(1 << conn);
 	return 1;
 }
 
@@ -316,6 +318,13 @@ static int step_dup(struct model *m, const struct op *o)
 	if (slot < 0 || slot >= SLOTS)
 		return 0;
 	to = &m->slot[o->side][slot];
+	/*
+	 * A number that was closed may still name a registration with epoll, which the kernel
+	 * finds again when a duplicate of the same socket gets that number, and xrdma does not
+	 * after a change of carrier.
+	 */
+	if (f && m->orphans[o->side] & 1 << f->conn)
+		return 0;
 	if (!dup_names_target(o->arg[1])) {
 		if (to->conn >= 0)
 			return 0;
@@ -335,6 +344,8 @@ static int step_dup(struct model *m, const struct op *o)
 	*to = *f;
 	if (!model_refs(m, conn, end))
 		end_closes(m, conn, end);
+	else
+		m->orphans[o->side] |= (uint8_t)(1 << conn);
 	return 1;
 }
 
@@ -403,6 +414,7 @@ static int step_fork(struct model *m, const struct op *o)
 	memcpy(m->slot[child], m->slot[o->side], sizeof(m->slot[child]));
 	for (t = 0; t < EPS; t++)
 		m->ep[child][t] = m->ep[o->side][t] ? EP_INHERITED : 0;
+	m->orphans[child] = m->orphans[o->side];
 	return 1;
 }
 

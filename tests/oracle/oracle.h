@@ -178,6 +178,7 @@ struct model {
 	uint8_t thread_conn[SIDES][THREADS + 1], thread_end[SIDES][THREADS + 1];
 	uint8_t forked[2];
 	uint8_t ended[2];
+	uint8_t orphans[SIDES];	/* bit per connection, see step_dup */
 };
 void model_init(struct model *m);
 /* Has the operation one outcome in this state?  Then it is applied, and 1 returned. */
