@@ -449,6 +449,7 @@ void xr_flow_sweep(void)
 	now = xr_now_ns();
 	if (now - then < xr_load_relaxed(&period) || !xr_cas(&last, &then, now))
 		return;
+	xr_flow_kids_reap();
 	slab_lock();
 	i = s->limbo;
 	s->limbo = UINT32_MAX;

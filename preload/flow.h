@@ -149,6 +149,7 @@ struct xr_flow_kids {
 	_Atomic uint32_t forks;		/* so far */
 	_Atomic uint32_t used;		/* of serial[] */
 	_Atomic uint32_t serial[XR_FLOW_KIDS];	/* which fork made the child; 0: none */
+	_Atomic uint64_t pid[XR_FLOW_KIDS];	/* serial:32 | its pid, as the owner knows it */
 };
 
 /* Private to each process (copied on fork). */
@@ -409,6 +410,10 @@ int xr_flow_init(void);
 void xr_flow_forked(void);
 /* Before fork: counts the child as a holder (after a failed fork: undo = 1). */
 void xr_flow_fork_prepare(int undo);
+/* After fork, in the parent. */
+void xr_flow_kid_is(int pid);
+/* Children that were killed let go of what they held.  For the owner of the slab. */
+void xr_flow_kids_reap(void);
 /* In the child, while the slab is the parent's still. */
 void xr_flow_kid_begin(void);
 /* This process is about to let go of this flow, or of some (NULL): it counts in each from now on. */

@@ -224,6 +224,7 @@ static XR_FORK_DATA struct {
 	struct xr_lock lock;
 } kid;
 static __thread _Atomic uint32_t *kid_next;	/* of the fork that this thread is in */
+static __thread uint32_t kid_next_serial;
 
 uint32_t xr_flow_holders(const struct xr_flow *f)
 {
@@ -249,6 +250,7 @@ static _Atomic uint32_t *kid_new(struct xr_flow_kids *k)
 		used = xr_load_relaxed(&k->used);
 		while (used <= i && !xr_cas(&k->used, &used, i + 1))
 			;
+		kid_next_serial = serial;
 		return &k->serial[i];
 	}
 	return NULL;
@@ -274,10 +276,39 @@ void xr_flow_fork_prepare(int undo)
 		xr_store_release(kid_next, 0);
 		return;
 	}
-	if (!undo)
+	if (!undo) {
+		xr_flow_kids_reap();
 		kid_next = kid_new(xr_slab.kids);
+	}
 	if (!kid_next)
 		kid_count(xr_slab.flow, xr_slab.priv, xr_slab.fresh, undo ? (uint32_t)-1 : 1);
+}
+
+void xr_flow_kid_is(int pid)
+{
+	uint32_t serial = kid_next ? xr_load_relaxed(kid_next) : 0;
+
+	/* it may have gone by now, and its place be another's: then the serials do not match */
+	if (serial && serial == kid_next_serial)
+		xr_store_relaxed(&xr_slab.kids->pid[kid_next - xr_slab.kids->serial],
+				 (uint64_t)serial << 32 | (uint32_t)pid);
+}
+
+void xr_flow_kids_reap(void)
+{
+	struct xr_flow_kids *k = xr_slab.kids;
+	uint32_t i, serial;
+	uint64_t who;
+
+	if (!k || xr_slab.pid != xr_getpid())
+		return;
+	for (i = xr_load_acquire(&k->used); i--;) {
+		serial = xr_load_relaxed(&k->serial[i]);
+		who = xr_load_relaxed(&k->pid[i]);
+		if (serial && who >> 32 == serial &&
+		    xr_sys2(SYS_kill, (uint32_t)who, 0) == -ESRCH)
+			xr_cas(&k->serial[i], &serial, 0);
+	}
 }
 
 void xr_flow_kid_begin(void)

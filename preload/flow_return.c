@@ -114,6 +114,7 @@ int xr_flow_return_due(struct xr_flow *f)
 {
 	if (f->tx_shut || f->rx_shut || f->rx_dead || xr_flow_holders(f) > 1 ||
 	    xr_control_holds(f)) {
+		xr_flow_kids_reap();
 		f->need_turns = f->turns + 8;
 		f->need_bytes = xr_load_relaxed(&f->tcp_tx) + xr_load_relaxed(&f->tcp_rx) + 65536;
 		return 0;

@@ -22,7 +22,7 @@ static __thread uint64_t *vfork_map;		/* descriptors that the child has changed 
 		if (!fork_pid)					\
 			xr_process_forked_here();		\
 		else						\
-			xr_process_fork_end(fork_pid < 0);	\
+			xr_process_fork_end(fork_pid);		\
 		errno = fork_errno;				\
 		fork_pid;					\
 	})

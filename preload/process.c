@@ -115,13 +115,15 @@ void xr_process_fork_begin(void)
 	process_forking = 1;
 }
 
-void xr_process_fork_end(int failed)
+void xr_process_fork_end(pid_t child)
 {
 	if (!process_forking)
 		return;
 	process_forking = 0;
-	if (failed)
+	if (child < 0)
 		fork_prepare(1);
+	else
+		xr_flow_kid_is(child);
 }
 
 /* ---- giving up ------------------------------------------------------------- */

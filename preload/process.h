@@ -4,6 +4,7 @@
 #define XR_PROCESS_H
 
 #include <stdint.h>
+#include <sys/types.h>
 #include "atomic.h"
 #include "reason.h"
 
@@ -54,7 +55,7 @@ void xr_process_forked_here(void);
 
 /* Around a real call that forks inside libc. */
 void xr_process_fork_begin(void);
-void xr_process_fork_end(int failed);
+void xr_process_fork_end(pid_t child);
 
 /* All flows back to TCP, and no new ones: for what no hook can see. */
 void xr_process_pass_through(enum xr_reason why);

@@ -212,6 +212,17 @@ def test_after_a_child_touched_it_the_parent_has_it_back(live):
     until_shm(live)
 
 
+def test_a_killed_child_holds_nothing(live):
+    me = live.s
+    child = me.sh.fork()
+    os.kill(child.pid, signal.SIGKILL)
+    assert me.sh("wait", child.pid).ret == child.pid
+    retreat(live, me)
+    live.c.poll(0)
+    harness.until(lambda: both_on_tcp(live), 5, "both ends on TCP")
+    back_again(live, me)
+
+
 def test_hysteresis(env):
     """Each return to TCP doubles the stay there."""
     env.env["XRDMA_RETURN_AFTER"] = "150ms"
