@@ -34,7 +34,7 @@ const struct scenario scenarios[] = {
 	{ "back-exec", .handover = 1, .left = { { SEND(2), RECV }, { SEND(1), RECV, BACK, EXEC } } },
 
 	/* the ends of a connection */
-	{ "half-close", .left = { { SEND(1), SHUT, RECV, BACK }, { SEND(1), SHUT, RECV } } },
+	{ "half-close", .left = { { SEND(1), SHUT, RECV, BACK }, { SHUT, RECV } } },
 	{ "half-close-poll", .left = { { SEND(2), POLL, RECV }, { EXEC, SHUT, RECV } } },
 	{ "half-close-both-exec", .left = { { SEND(1), SHUT, RECV }, { SHUT, RECV, EXEC } } },
 	{ "half-close-exec", .left = { { SEND(1), SHUT, RECV }, { SEND(1), RECV, EXEC } } },
@@ -53,7 +53,7 @@ const struct scenario scenarios[] = {
 	{ "kill-both", .left = { { SEND(1), RECV, KILL, SHUT }, { SEND(1), RECV, KILL } } },
 	{ "kill-lag", .lag = 1, .left = { { SEND(1), RECV, KILL }, { SEND(1), RECV } } },
 	{ "kill-hurried", .hurried = 1, .left = { { SEND(2), RECV, KILL }, { SEND(1), RECV } } },
-	{ "kill-sealed", .left = { { SEND(2), RECV, KILL }, { SEND(1), RECV, BACK } } },
+	{ "kill-sealed", .left = { { SEND(2), RECV, KILL }, { RECV, BACK } } },
 	{ "kill-retreat", .left = { { SEND(1), RECV, BACK, KILL }, { RECV, BACK } } },
 
 	/* the upgrade, and all that may come in between */
