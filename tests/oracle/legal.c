@@ -25,7 +25,7 @@
 	X(EDGE, "a connection that changes its carrier is registered anew: an edge-triggered set reports " \
 	  "once more what still stands, and one with EPOLLONESHOT has then been fired by that; and " \
 	  "room to write that still stands need not be reported again when bytes arrive, nor what " \
-	  "stands when SO_RCVLOWAT or the size of a buffer is set") \
+	  "stands when SO_RCVLOWAT or the size of a buffer is set or shutdown is called again") \
 	X(OUTQ, "SIOCOUTQ: acknowledgements arrive when the kernel sends them; any number of " \
 	  "bytes between none and all that were sent may be outstanding")
 
@@ -76,8 +76,9 @@ static void note_registration(struct regs *g, const struct op *o, const struct r
 {
 	if (o->kind == OP_FORK)
 		memcpy(g->events[o->side + CHILD_A], g->events[o->side], sizeof(g->events[0]));
-	if (o->kind == OP_SETOPT && (o->arg[1] == OPT_RCVLOWAT || o->arg[1] == OPT_RCVBUF ||
-				     o->arg[1] == OPT_SNDBUF))
+	if (o->kind == OP_SHUTDOWN ||
+	    (o->kind == OP_SETOPT && (o->arg[1] == OPT_RCVLOWAT || o->arg[1] == OPT_RCVBUF ||
+				      o->arg[1] == OPT_SNDBUF)))
 		memset(g->option, 1, sizeof(g->option));
 	if (o->kind == OP_EPWAIT && o->arg[0] >= 0 && o->arg[0] < EPS)
 		g->option[o->side][o->arg[0]] = 0;

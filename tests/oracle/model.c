@@ -285,10 +285,23 @@ static void end_closes(struct model *m, int conn, int end)
 	wake_reader(m, p);
 }
 
-static int may_close(struct model *m, const struct m_file *f)
+static int may_close(struct model *m, int side, const struct m_file *f)
 {
+	int i, own = 0;
+
 	/* a thread that is inside keeps the file open */
-	return idle(m, f->conn) && m->conn[f->conn].connected == 2;
+	if (!idle(m, f->conn) || m->conn[f->conn].connected != 2)
+		return 0;
+	for (i = 0; i < SLOTS; i++)
+		own += m->slot[side][i].conn == f->conn && m->slot[side][i].end == f->end;
+	/*
+	 * The kernel goes on reporting a socket that this process has closed and another one
+	 * still holds; xrdma forgets it with its last descriptor.
+	 */
+	for (i = 0; i < EPS; i++)
+		if (own == 1 && m->ep[side][i] && model_refs(m, f->conn, f->end) > 1)
+			return 0;
+	return 1;
 }
 
 static int step_close(struct model *m, const struct op *o)
@@ -298,7 +311,7 @@ static int step_close(struct model *m, const struct op *o)
 
 	if (!f)
 		return 1;
-	if (!may_close(m, f))
+	if (!may_close(m, o->side, f))
 		return 0;
 	conn = f->conn;
 	end = f->end;
@@ -337,7 +350,7 @@ static int step_dup(struct model *m, const struct op *o)
 		return 0;
 	if (!f || f == to)
 		return 1;
-	if (!may_close(m, to))
+	if (!may_close(m, o->side, to))
 		return 0;
 	conn = to->conn;
 	end = to->end;
@@ -508,6 +521,7 @@ static int must_join(const struct model *m, const struct op *o)
 
 static int step(struct model *m, const struct op *o)
 {
+	const struct m_file *f;
 	uint8_t *t;
 
 	switch (o->kind) {
@@ -536,6 +550,11 @@ static int step(struct model *m, const struct op *o)
 		return step_nonblock(m, o);
 	case OP_SETOPT:
 		return step_setopt(m, o);
+	case OP_BAD:
+		/* bind, listen, connect, accept of what is shut both ways: see LEGAL_NAME */
+		f = slot_of(m, o->side, o->arg[0]);
+		return o->arg[1] < 14 || o->arg[1] > 17 || !f || !end_of(m, f)->shut_wr ||
+		       !end_of(m, f)->fin;
 	case OP_POLL:
 		return step_waiting(m, o, o->arg[3]);
 	case OP_SELECT:
