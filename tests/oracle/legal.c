@@ -134,7 +134,8 @@ static const char *compare_one(const struct op *o, const struct res *p, const st
 		return "wrong bytes";
 	if (p->bad)
 		return "wrong bytes on plain TCP: the oracle is at fault";
-	if (((o->kind == OP_NAME && o->arg[1]) || o->kind == OP_SHUTDOWN) && p->ret < 0 && p->err == ENOTCONN && !q->ret) {
+	if (((o->kind == OP_NAME && o->arg[1]) || o->kind == OP_SHUTDOWN) && p->ret < 0 &&
+	    p->err == ENOTCONN && !q->ret) {
 		legal(LEGAL_NAME);
 		return NULL;
 	}

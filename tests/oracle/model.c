@@ -5,8 +5,7 @@
  * size of buffers, or that leaves the script's own bookkeeping behind, is refused: the generator
  * then proposes another, and shrinking keeps what it tried to take away.
  */
-#include "oracle.h"
-#include "calls.h"
+#include "model.h"
 
 #include <errno.h>
 #include <string.h>
@@ -23,11 +22,6 @@ void model_init(struct model *m)
 			m->slot[s][i].conn = -1;
 }
 
-static int alive(const struct model *m, int side)
-{
-	return side <= B ? !m->ended[side] : m->forked[side - CHILD_A] == 1;
-}
-
 int model_refs(const struct model *m, int conn, int end)
 {
 	int s, i, n = 0;
@@ -38,25 +32,8 @@ int model_refs(const struct model *m, int conn, int end)
 	return n;
 }
 
-static struct m_file *slot_of(struct model *m, int side, int slot)
-{
-	if (slot < 0 || slot >= SLOTS || m->slot[side][slot].conn < 0)
-		return NULL;
-	return &m->slot[side][slot];
-}
-
-static struct m_end *end_of(struct model *m, const struct m_file *f)
-{
-	return &m->conn[f->conn].end[f->end];
-}
-
-static struct m_end *peer_of(struct model *m, const struct m_file *f)
-{
-	return &m->conn[f->conn].end[!f->end];
-}
-
 /* A read of n bytes returns at once. */
-static int read_returns(const struct m_end *e, int n, int flags)
+int model_read_returns(const struct m_end *e, int n, int flags)
 {
 	int target = flags & MSG_WAITALL ? n : e->lowat < n ? e->lowat : n;
 
@@ -65,10 +42,25 @@ static int read_returns(const struct m_end *e, int n, int flags)
 	return e->avail >= (target > 0 ? target : 1);
 }
 
-static void read_takes(struct m_end *e, int n, int flags)
+void model_read_takes(struct m_end *e, int n, int flags)
 {
 	if (!(flags & MSG_PEEK))
 		e->avail -= n < e->avail ? n : e->avail;
+}
+
+/* What completes who is blocked in a read of this end. */
+void model_wake(struct model *m, struct m_end *e)
+{
+	int side = e->reader - 1, t;
+
+	if (!e->reader || !model_read_returns(e, e->want, e->target > 1 ? MSG_WAITALL : 0))
+		return;
+	model_read_takes(e, e->want, e->peeks ? MSG_PEEK : 0);
+	e->reader = 0;
+	for (t = 1; t <= THREADS; t++)
+		if (m->thread[side][t] == THREAD_READS &&
+		    &m->conn[m->thread_conn[side][t]].end[m->thread_end[side][t]] == e)
+			m->thread[side][t] = THREAD_DONE;
 }
 
 /* Calls that have no flags argument. */
@@ -80,26 +72,6 @@ static int recv_flags(const struct op *o)
 static int send_flags(const struct op *o)
 {
 	return send_has_flags(o->arg[1]) ? o->arg[3] : 0;
-}
-
-static int idle(const struct model *m, int conn)
-{
-	return !m->conn[conn].end[0].reader && !m->conn[conn].end[1].reader;
-}
-
-/* What completes who is blocked in a read of this end. */
-static void wake_reader(struct model *m, struct m_end *e)
-{
-	int side = e->reader - 1, t;
-
-	if (!e->reader || !read_returns(e, e->want, e->target > 1 ? MSG_WAITALL : 0))
-		return;
-	read_takes(e, e->want, e->peeks ? MSG_PEEK : 0);
-	e->reader = 0;
-	for (t = 1; t <= THREADS; t++)
-		if (m->thread[side][t] == THREAD_READS &&
-		    &m->conn[m->thread_conn[side][t]].end[m->thread_end[side][t]] == e)
-			m->thread[side][t] = THREAD_DONE;
 }
 
 static int step_connect(struct model *m, const struct op *o)
@@ -197,11 +169,11 @@ static int step_send(struct model *m, const struct op *o)
 		/* the peer's kernel answers with RST */
 		e->reset = 1;
 		e->fin = 1;
-		wake_reader(m, e);
+		model_wake(m, e);
 		return 1;
 	}
 	p->avail += n;
-	wake_reader(m, p);
+	model_wake(m, p);
 	return 1;
 }
 
@@ -224,7 +196,7 @@ static int step_recv(struct model *m, const struct op *o)
 	if (flags & MSG_ERRQUEUE)
 		return !o->thread;
 	if (o->thread) {
-		if (e->nonblock || flags & MSG_DONTWAIT || read_returns(e, n, flags) || e->rcvtimeo)
+		if (e->nonblock || flags & MSG_DONTWAIT || model_read_returns(e, n, flags) || e->rcvtimeo)
 			return 0;
 		/* what PEEK with WAITALL does when a part is there is a busy loop of the kernel's */
 		if (flags & MSG_PEEK && (flags & MSG_WAITALL || e->avail))
@@ -240,125 +212,11 @@ static int step_recv(struct model *m, const struct op *o)
 		e->peeks = (flags & MSG_PEEK) != 0;
 		return 1;
 	}
-	if (!e->nonblock && !(flags & MSG_DONTWAIT) && !read_returns(e, n, flags)) {
+	if (!e->nonblock && !(flags & MSG_DONTWAIT) && !model_read_returns(e, n, flags)) {
 		if (!e->rcvtimeo)
 			return 0;
 	}
-	read_takes(e, n, flags);
-	return 1;
-}
-
-static int step_shutdown(struct model *m, const struct op *o)
-{
-	struct m_file *f = slot_of(m, o->side, o->arg[0]);
-	struct m_end *e, *p;
-
-	if (!f || o->arg[1] < 0 || o->arg[1] > SHUT_RDWR)
-		return 1;
-	e = end_of(m, f);
-	p = peer_of(m, f);
-	if (m->conn[f->conn].connected != 2)
-		return 0;
-	if (e->reset || (e->shut_wr && e->fin))
-		return 1;
-	if (o->arg[1] != SHUT_WR) {
-		e->shut_rd = 1;
-		wake_reader(m, e);
-	}
-	if (o->arg[1] != SHUT_RD) {
-		e->shut_wr = 1;
-		p->fin = 1;
-		wake_reader(m, p);
-	}
-	return 1;
-}
-
-/* The last descriptor of an end goes. */
-static void end_closes(struct model *m, int conn, int end)
-{
-	struct m_end *e = &m->conn[conn].end[end], *p = &m->conn[conn].end[!end];
-
-	e->closed = 1;
-	if (e->avail || e->dirty || !e->linger)
-		p->reset = 1;
-	p->fin = 1;
-	wake_reader(m, p);
-}
-
-static int may_close(struct model *m, int side, const struct m_file *f)
-{
-	int i, own = 0;
-
-	/* a thread that is inside keeps the file open */
-	if (!idle(m, f->conn) || m->conn[f->conn].connected != 2)
-		return 0;
-	for (i = 0; i < SLOTS; i++)
-		own += m->slot[side][i].conn == f->conn && m->slot[side][i].end == f->end;
-	/*
-	 * The kernel goes on reporting a socket that this process has closed and another one
-	 * still holds; xrdma forgets it with its last descriptor.
-	 */
-	for (i = 0; i < EPS; i++)
-		if (own == 1 && m->ep[side][i] && model_refs(m, f->conn, f->end) > 1)
-			return 0;
-	return 1;
-}
-
-static int step_close(struct model *m, const struct op *o)
-{
-	struct m_file *f = slot_of(m, o->side, o->arg[0]);
-	int conn, end;
-
-	if (!f)
-		return 1;
-	if (!may_close(m, o->side, f))
-		return 0;
-	conn = f->conn;
-	end = f->end;
-	f->conn = -1;
-	if (!model_refs(m, conn, end))
-		end_closes(m, conn, end);
-	else
-		m->orphans[o->side] |= (uint8_t)(1 << conn);
-	return 1;
-}
-
-static int step_dup(struct model *m, const struct op *o)
-{
-	struct m_file *f = slot_of(m, o->side, o->arg[0]), *to;
-	int slot = o->arg[2], conn = -1, end = 0;
-
-	if (slot < 0 || slot >= SLOTS)
-		return 0;
-	to = &m->slot[o->side][slot];
-	/*
-	 * A number that was closed may still name a registration with epoll, which the kernel
-	 * finds again when a duplicate of the same socket gets that number, and xrdma does not
-	 * after a change of carrier.
-	 */
-	if (f && m->orphans[o->side] & 1 << f->conn)
-		return 0;
-	if (!dup_names_target(o->arg[1])) {
-		if (to->conn >= 0)
-			return 0;
-		if (f)
-			*to = *f;
-		return 1;
-	}
-	/* dup2 onto an open slot, which it closes; onto an empty one there is no number to name */
-	if (to->conn < 0)
-		return 0;
-	if (!f || f == to)
-		return 1;
-	if (!may_close(m, o->side, to))
-		return 0;
-	conn = to->conn;
-	end = to->end;
-	*to = *f;
-	if (!model_refs(m, conn, end))
-		end_closes(m, conn, end);
-	else
-		m->orphans[o->side] |= (uint8_t)(1 << conn);
+	model_read_takes(e, n, flags);
 	return 1;
 }
 
@@ -411,53 +269,6 @@ static int step_waiting(struct model *m, const struct op *o, int timeout)
 		return 0;
 	m->thread[o->side][o->thread] = THREAD_WAITS;
 	return timeout >= 100;
-}
-
-static int step_fork(struct model *m, const struct op *o)
-{
-	int child = o->side + CHILD_A, t;
-
-	/* one child in a script: a second would be another process in the shared tables */
-	if (o->side > B || m->forked[o->side])
-		return 0;
-	for (t = 1; t <= THREADS; t++)
-		if (m->thread[o->side][t])
-			return 0;
-	m->forked[o->side] = 1;
-	memcpy(m->slot[child], m->slot[o->side], sizeof(m->slot[child]));
-	for (t = 0; t < EPS; t++)
-		m->ep[child][t] = m->ep[o->side][t] ? EP_INHERITED : 0;
-	m->orphans[child] = m->orphans[o->side];
-	return 1;
-}
-
-/* Everything that a process holds is closed. */
-static void side_closes(struct model *m, int side)
-{
-	int i;
-
-	for (i = 0; i < SLOTS; i++) {
-		struct m_file f = m->slot[side][i];
-
-		m->slot[side][i].conn = -1;
-		if (f.conn >= 0 && !model_refs(m, f.conn, f.end))
-			end_closes(m, f.conn, f.end);
-	}
-	memset(m->ep[side], 0, sizeof(m->ep[side]));
-}
-
-static int step_exit(struct model *m, const struct op *o)
-{
-	int i;
-
-	if (o->side < CHILD_A || !alive(m, o->side))
-		return 0;
-	for (i = 0; i < CONNS; i++)
-		if (!idle(m, i))
-			return 0;
-	side_closes(m, o->side);
-	m->forked[o->side - CHILD_A] = 2;
-	return 1;
 }
 
 static int no_threads(const struct model *m)
@@ -541,11 +352,11 @@ static int step(struct model *m, const struct op *o)
 	case OP_RECV:
 		return step_recv(m, o);
 	case OP_SHUTDOWN:
-		return step_shutdown(m, o);
+		return model_shutdown(m, o);
 	case OP_CLOSE:
-		return step_close(m, o);
+		return model_close(m, o);
 	case OP_DUP:
-		return step_dup(m, o);
+		return model_dup(m, o);
 	case OP_NONBLOCK:
 		return step_nonblock(m, o);
 	case OP_SETOPT:
@@ -584,15 +395,15 @@ static int step(struct model *m, const struct op *o)
 	case OP_SIGNAL:
 		return step_signal(m, o);
 	case OP_FORK:
-		return step_fork(m, o);
+		return model_fork(m, o);
 	case OP_EXIT:
-		return step_exit(m, o);
+		return model_exit(m, o);
 	case OP_DRAIN:
 		return step_drain(m, o);
 	case OP_END:
 		if (o->side > B || !no_threads(m) || m->forked[o->side] == 1)
 			return 0;
-		side_closes(m, o->side);
+		model_side_closes(m, o->side);
 		m->ended[o->side] = 1;
 		return 1;
 	default:
