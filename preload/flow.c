@@ -497,7 +497,8 @@ struct xr_flow *xr_flow_by_cookie(struct xr_shm_link *l, uint32_t cookie)
 	if (cookie >= xr_slab.fresh)
 		return NULL;
 	f = &xr_slab.flow[cookie];
-	return f->link == l && (xr_load_acquire(&f->path) & XR_PATH_FABRIC) ? f : NULL;
+	return f->link == l && (xr_load_acquire(&f->path) & XR_PATH_FABRIC) &&
+	       xr_load_relaxed(&f->priv->fds) ? f : NULL;
 }
 
 void xr_flow_each(struct xr_shm_link *l, void (*fn)(void *arg, struct xr_flow *f), void *arg)
@@ -507,7 +508,9 @@ void xr_flow_each(struct xr_shm_link *l, void (*fn)(void *arg, struct xr_flow *f
 	for (i = 0; i < n; i++) {
 		struct xr_flow *f = &xr_slab.flow[i];
 
-		if ((!l || f->link == l) && (xr_load_acquire(&f->path) & XR_PATH_FABRIC))
+		/* a closed one may be a child's still */
+		if ((!l || f->link == l) && (xr_load_acquire(&f->path) & XR_PATH_FABRIC) &&
+		    xr_load_relaxed(&f->priv->fds))
 			fn(arg, f);
 	}
 }

@@ -187,7 +187,14 @@ static void close_sole(struct xr_flow *f, int fd)
 	close_tell_sender(f);
 }
 
-static int retreat(struct xr_flow *f, int fd, enum xr_reason why, int seal, uint64_t wait_ns);
+/* What becomes of bytes that are unread. */
+enum retreat_how {
+	RETREAT_FREEZE,		/* the sender replays them: the next reader knows only the kernel socket */
+	RETREAT_SEAL,		/* the next reader drains the ring itself */
+	RETREAT_EITHER,		/* replayed; a reader with hooks need not wait for it, and skips it then */
+};
+static int retreat(struct xr_flow *f, int fd, enum xr_reason why, enum retreat_how how,
+		   uint64_t wait_ns);
 
 void xr_flow_last_close(struct xr_flow *f, int fd)
 {
@@ -198,7 +205,7 @@ void xr_flow_last_close(struct xr_flow *f, int fd)
 	if (xr_flow_holders(f) > 1) {
 		/* others hold the socket: they and the kernel decide when it ends */
 		if (xr_load_relaxed(&f->path) & XR_PATH_FABRIC)
-			retreat(f, fd, XR_REASON_FORKED, 0, 1000000000u);
+			retreat(f, fd, XR_REASON_FORKED, RETREAT_EITHER, 1000000000u);
 		return;
 	}
 	close_sole(f, fd);
@@ -396,9 +403,10 @@ static int retreat_hooked(enum xr_reason why)
 	}
 }
 
-/* seal: the next reader drains the ring itself. */
-static int retreat(struct xr_flow *f, int fd, enum xr_reason why, int seal, uint64_t wait_ns)
+static int retreat(struct xr_flow *f, int fd, enum xr_reason why, enum retreat_how how,
+		   uint64_t wait_ns)
 {
+	int seal = how == RETREAT_SEAL;
 	uint64_t end = wait_ns ? xr_now_ns() + wait_ns : 0;
 	uint32_t waiter = 0;
 	int r = 0, late = 0, froze = 0;
@@ -425,6 +433,10 @@ static int retreat(struct xr_flow *f, int fd, enum xr_reason why, int seal, uint
 		froze = !f->rx.sealed;
 		if (!xr_shm_rx_seal(&f->rx) && xr_shm_rx_is_frozen(&f->rx))
 			f->rx_state = XR_RX_TCP;
+	} else if (f->rx_state == XR_RX_RING && how == RETREAT_EITHER && !f->rx.sealed) {
+		froze = !f->rx.frozen;
+		xr_shm_rx_freeze(&f->rx);
+		f->rx.replayed = 1;
 	} else if (f->rx_state != XR_RX_TCP) {
 		if (f->rx_state != XR_RX_SKIP && xr_shm_rx_freeze(&f->rx)) {
 			/* sealed before, and the sender went on behind the seal: they stay here */
@@ -483,7 +495,7 @@ static int retreat(struct xr_flow *f, int fd, enum xr_reason why, int seal, uint
 
 int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns)
 {
-	return retreat(f, fd, why, retreat_hooked(why), wait_ns);
+	return retreat(f, fd, why, retreat_hooked(why) ? RETREAT_SEAL : RETREAT_FREEZE, wait_ns);
 }
 
 void xr_flow_give_back(struct xr_flow *f, int fd, enum xr_reason why)

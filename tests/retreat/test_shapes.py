@@ -139,6 +139,41 @@ def test_subprocess_of_python(env):
     assert c.wait() == 0
 
 
+@pytest.mark.parametrize("n", [100, 300000, 3 * M])
+def test_child_reads_what_a_silent_peer_has_sent(live, n):
+    """The peer makes no call any more; what it sent is the child's all the same, and what it sends later."""
+    live.c.sendall(n)
+    assert live.s.recv(50, WAITALL).ret == 50
+    child = live.server.fork()
+    live.s.close()
+    s = live.s.as_seen_by(child)
+    assert s.recv(n - 50, WAITALL, timeout=5).ret == n - 50
+    live.c.sendall(70000)
+    assert s.recv(70000, WAITALL, timeout=5).ret == 70000
+    live.turns(20, 1000, live.c, s)
+    child.end()
+    assert live.c.drain(timeout=5) == (0, None)
+
+
+def test_child_starts_a_program_after_reading_some(live):
+    """A part of what was unread goes to the child, the rest to cat."""
+    echo = echo_end(live.c, live.c.tx + 30000)
+    live.c.sendall(100000)
+    child = live.server.fork()
+    live.s.close()
+    s = live.s.as_seen_by(child)
+    assert s.recv(30000, WAITALL).ret == 30000
+    w = live.client.bg("sendall", live.c.fd, M, 0, live.c.tx_key, live.c.tx)
+    d = echo.drain_bg()
+    pid = child.ok("inetd", s.fd, "cat")
+    s.close()
+    assert w.result().ret == M
+    live.c.tx += M
+    live.c.shutdown(socket.SHUT_WR)
+    assert echo.drained(d) == (M + 70000, None)
+    assert child("wait", pid).ints == [0]
+
+
 def test_double_fork(live):
     """Daemons of old: the child of a child serves, whose parents are gone."""
     n = 12 * M
