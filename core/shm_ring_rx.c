@@ -76,6 +76,28 @@ static int rx_look(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte, struct x
 	}
 }
 
+/* At the end of what a sealed direction has kept here, or further on. */
+static int rx_behind_seal(const struct xr_shm_rx *rx, uint32_t seq, uint32_t byte)
+{
+	return (int32_t)(seq - rx->end_seq) > 0 || (seq == rx->end_seq && byte >= rx->end_byte);
+}
+
+/*
+ * What is behind the seal was published before the sender took notice of it, and it replays
+ * that, if it lives to do so.  Whoever has come so far reads on as if the sender had frozen.
+ */
+static void rx_unseal(struct xr_shm_rx *rx)
+{
+	/* acquire: as in xr_shm_rx_is_frozen */
+	if (!rx_behind_seal(rx, rx->seq, rx->byte) ||
+	    !(xr_load_acquire(&rx->dir->consumed) & XR_REPLAYING))
+		return;
+	rx->got += rx->pending;
+	rx->pending = 0;
+	rx->sealed = 0;
+	rx->replayed = 1;
+}
+
 /* What may still be read: all of it, or up to the end of a sealed direction. */
 static int rx_next(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte, struct xr_view *v)
 {
@@ -88,26 +110,28 @@ static int rx_next(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte, struct x
 		r = rx_look(rx, seq, byte, v);
 		return r ? r : -ESTALE;
 	}
-	if (!rx->sealed || (*seq == rx->end_seq && *byte == rx->end_byte))
+	if (!rx->sealed)
+		return -ESTALE;
+	if (rx_behind_seal(rx, *seq, *byte))
 		return -ESTALE;
 	r = rx_look(rx, seq, byte, v);
 	/* the last slot may have grown since: those bytes are replayed */
-	if (r == 1 && *seq == rx->end_seq) {
-		if (*byte >= rx->end_byte)
-			return -ESTALE;
-		if (v->len > rx->end_byte - *byte)
-			v->len = rx->end_byte - *byte;
-	}
+	if (r == 1 && *seq == rx->end_seq && v->len > rx->end_byte - *byte)
+		v->len = rx->end_byte - *byte;
 	return r;
 }
 
 int xr_shm_rx_peek(struct xr_shm_rx *rx, struct xr_view *v)
 {
+	if (xr_unlikely(rx->sealed))
+		rx_unseal(rx);
 	return rx_next(rx, &rx->seq, &rx->byte, v);
 }
 
 int xr_shm_rx_peek_from(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte, struct xr_view *v)
 {
+	if (xr_unlikely(rx->sealed))
+		rx_unseal(rx);
 	return rx_next(rx, seq, byte, v);
 }
 
@@ -246,7 +270,7 @@ int xr_shm_rx_freeze(struct xr_shm_rx *rx)
 		/* the seal is ours to move back as long as the sender has not taken notice */
 		uint64_t old = XR_CONSUMED(rx->end_seq, rx->end_byte) | XR_FROZEN;
 
-		if (!xr_shm_rx_is_frozen(rx) &&
+		if (!rx_behind_seal(rx, rx->seq, rx->byte) &&
 		    !xr_cas(&rx->dir->consumed, &old, XR_CONSUMED(rx->seq, rx->byte) | XR_FROZEN))
 			return -ESTALE;
 		rx->sealed = 0;
@@ -272,7 +296,9 @@ int xr_shm_rx_freeze(struct xr_shm_rx *rx)
 int xr_shm_rx_is_frozen(struct xr_shm_rx *rx)
 {
 	if (rx->sealed)
-		return rx->seq == rx->end_seq && rx->byte == rx->end_byte;
+		rx_unseal(rx);
+	if (rx->sealed)
+		return rx_behind_seal(rx, rx->seq, rx->byte);
 	if (!rx->frozen) {
 		/* acquire: with REPLAYING all that the sender has published is visible */
 		uint64_t c = xr_load_acquire(&rx->dir->consumed);

@@ -337,7 +337,7 @@ int xr_flow_tx_push_replay(struct xr_flow *f, int fd);
 void xr_flow_tx_to_tcp(struct xr_flow *f);
 /* After unlocking: tells the peer of new data or of a freeze. */
 void xr_flow_tell(struct xr_flow *f, uint32_t waiter);
-/* The peer froze our direction: replay.  Takes tx_lock.  Cheap when there is nothing to do. */
+/* The peer froze our direction: replay.  Takes tx_lock.  Also a step of the upgrade. */
 void xr_flow_tx_care(struct xr_flow *f, int fd);
 /* The error that the program has not been told yet, taken: errno value or 0. */
 static inline int xr_flow_take_error(struct xr_flow *f)
@@ -347,6 +347,19 @@ static inline int xr_flow_take_error(struct xr_flow *f)
 
 /* The same, or that of the kernel socket: what SO_ERROR says, once. */
 int xr_flow_error(struct xr_flow *f, int fd);
+
+/* xr_flow_tx_care, if there is any need. */
+static inline void xr_flow_tx_check(struct xr_flow *f, int fd)
+{
+	uint32_t st = f->tx_state;
+
+	/* racy looks, as everywhere where no lock is held: the next call looks again */
+	if (xr_likely(!f->up && (st == XR_TX_TCP ||
+	    (st == XR_TX_RING && !f->tx.frozen &&
+	     !(xr_load_relaxed(&f->tx.dir->arm) & XR_ARM_FROZEN)))))
+		return;
+	xr_flow_tx_care(f, fd);
+}
 
 /* The peer's end of the flow: XR_DIR_* */
 static inline uint32_t xr_flow_peer_state(struct xr_flow *f)

@@ -413,6 +413,9 @@ static int retreat(struct xr_flow *f, int fd, enum xr_reason why, enum retreat_h
 
 	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
 		return 0;
+	/* half on its way: what is left to do then is in xr_flow_give_back */
+	if (xr_unlikely(f->up != NULL) && f->owner_pid == xr_getpid())
+		xr_upgrade_abort(f, fd, why);
 	if (xr_lock(&f->tx_lock))
 		return -EAGAIN;
 	if (xr_lock(&f->rx_lock)) {

@@ -96,6 +96,9 @@ static ssize_t rx_tcp(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, i
 {
 	ssize_t n;
 
+	/* what an earlier read met behind its bytes */
+	if (xr_unlikely(xr_load_relaxed(&f->err)))
+		return -xr_flow_take_error(f);
 	n = rx_kernel(fd, d, len, len, flags);
 	if (n > 0 && !(flags & MSG_PEEK)) {
 		atomic_fetch_add_explicit(&f->tcp_rx, (uint64_t)n, memory_order_relaxed);
@@ -133,12 +136,12 @@ static ssize_t rx_peer_gone(struct xr_flow *f, int fd, struct rx_dst *d, int fla
 }
 
 /*
- * Both directions ended on the fabric: now the real FIN may follow, the kernel socket
- * is not needed for a retreat any more.
+ * Both directions ended on the fabric, and are read: now the real FIN may follow, the kernel
+ * socket is not needed for a retreat any more.  Else it follows with close.
  */
 static void rx_maybe_fin(struct xr_flow *f, int fd)
 {
-	if (f->tx_shut && f->rx_end && !f->tx_kfin) {
+	if (f->tx_shut && f->rx_end && !f->tx_kfin && xr_shm_tx_all_consumed(&f->tx)) {
 		f->tx_kfin = 1;
 		xr_sys2(SYS_shutdown, fd, SHUT_WR);
 	}
@@ -513,6 +516,8 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 		xr_unlock(&f->rx_lock);
 		if (tell)
 			xr_flow_tell(f, waiter);
+		/* whoever only reads must not keep the peer waiting for a replay */
+		xr_flow_tx_check(f, fd);
 		if (n > 0) {
 			if (flags & MSG_PEEK) {
 				if ((size_t)n >= target || nonblock || !(flags & MSG_WAITALL) ||
@@ -543,7 +548,6 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 				xr_store_release(&f->err, (uint32_t)-n);
 			return done ? (ssize_t)done : n;
 		}
-		xr_flow_tx_care(f, fd);
 		if (nonblock || done >= target)
 			return done ? (ssize_t)done : -EAGAIN;
 		if (f->rcvtimeo_ns && !deadline)

@@ -143,6 +143,10 @@ int xr_rx_try_start(struct xr_flow *f, int fd)
 		if (!xr_shm_rx_is_frozen(&f->rx) && !(xr_flow_peer_state(f) & XR_DIR_GONE))
 			return 0;
 		r = -ESTALE;
+	} else if (r == 1 && v.arg < xr_load_relaxed(&f->tcp_rx) && !xr_shm_rx_is_frozen(&f->rx) &&
+		   f->rx.replayed) {
+		/* what was read beyond START is the replay, since it was looked for before START */
+		r = -ESTALE;
 	} else if (r == 1) {
 		r = v.op == XR_OP_START ? rx_take_start(f, &v) : -EPROTO;
 		if (!r)

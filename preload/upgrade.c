@@ -201,10 +201,9 @@ static void up_push_tail(int fd)
 		xr_sys5(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &was, sizeof(was));
 }
 
-/* The peer is ready: leave TCP at this very offset.  tx_lock held. */
-static int up_start(struct xr_upgrade *u, int fd, uint32_t *waiter)
+/* Both locks held: publishes START at this very offset. */
+static int up_leave_tcp(struct xr_flow *f, int fd)
 {
-	struct xr_flow *f = u->f;
 	uint64_t written, got;
 	int r;
 
@@ -225,12 +224,28 @@ static int up_start(struct xr_upgrade *u, int fd, uint32_t *waiter)
 	}
 	up_push_tail(fd);
 	f->tx_state = XR_TX_RING;
-	/* whoever sleeps till the socket takes more */
-	xr_flow_wake(f);
 	f->reason = XR_REASON_NONE;
-	xr_debug("descriptor %d: sends over shm to process %d", fd, f->link->peer_pid);
 	f->moved_ns = xr_now_ns();
 	f->fails = 0;
+	return 0;
+}
+
+/* The peer is ready: leave TCP at this very offset.  tx_lock held. */
+static int up_start(struct xr_upgrade *u, int fd, uint32_t *waiter)
+{
+	struct xr_flow *f = u->f;
+	int r;
+
+	/* the receive direction must not leave meanwhile: the flow would be gone, and START there */
+	if (xr_lock(&f->rx_lock))
+		return -EAGAIN;
+	r = f->rx_state == XR_RX_TCP ? -ESTALE : up_leave_tcp(f, fd);
+	xr_unlock(&f->rx_lock);
+	if (r)
+		return r;
+	/* who sleeps till the socket takes more */
+	xr_flow_wake(f);
+	xr_debug("descriptor %d: sends over shm to process %d", fd, f->link->peer_pid);
 	xr_shm_tx_armed(&f->tx, waiter);
 	if (f->st) {
 		xr_stats_gauge(&f->st->tx.window, f->tx.inflight_max);
@@ -254,6 +269,8 @@ static int up_switch_reason(int r)
 	case -ESHUTDOWN:
 		/* half-closed before it could move */
 		return XR_REASON_CLOSED;
+	case -ESTALE:
+		return XR_REASON_RETREAT_REQUESTED;
 	default:
 		return XR_REASON_INTERNAL;
 	}
@@ -410,10 +427,10 @@ static void up_begin(struct xr_flow *f, int fd)
 			/* the other end said that it is there, and has just gone; or nobody said so */
 			if (xr_load_acquire(&u->past.link->dead)) {
 				up_fail(u, XR_REASON_TIMEOUT);
-				return;
+			} else {
+				up_drop(u);
+				up_later(f, 1, 4096);
 			}
-			up_drop(u);
-			up_later(f, 1, 4096);
 			return;
 		}
 		if (r == -ECONNREFUSED || r == -EAGAIN) {
@@ -502,6 +519,10 @@ static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *att
 	if (u->state == XR_UP_EXCHANGED) {
 		xr_up_past_forget(u);
 		xr_fetch_or(&f->path, XR_PATH_MOVE);
+		if (xr_control_holds(f)) {
+			*retreat = XR_REASON_OPERATOR;
+			return;
+		}
 		/* a child that was forked before the link was made has not got it mapped */
 		if (xr_flow_holders(f) > 1) {
 			*retreat = XR_REASON_FORKED;
@@ -535,10 +556,9 @@ void xr_upgrade_step(struct xr_flow *f, int fd)
 	if (f->owner_pid != xr_getpid() || xr_trylock(&f->tx_lock))
 		return;
 	up_step_locked(f, fd, &waiter, &attach, &retreat);
-	if (retreat) {
-		/* the flow keeps its link, in case the peer looks at it; close lets go of both */
+	/* the flow keeps its link, in case the peer looks at it; close lets go of both */
+	if (retreat)
 		up_fail(f->up, (enum xr_reason)retreat);
-	}
 	xr_unlock(&f->tx_lock);
 	if (waiter)
 		xr_flow_tell(f, waiter);

@@ -3,6 +3,7 @@
 import os
 import socket
 import statistics
+import time
 
 import pytest
 
@@ -221,3 +222,19 @@ def test_connect_is_as_fast(env, nbytes):
         if shim[0] <= plain[0] * 1.03 and shim[1] <= plain[1] * 1.10 + 0.1:
             return
     raise AssertionError("connect and first turn, plain against shim, us: %r" % tried)
+
+
+@pytest.mark.parametrize("gap", [0, 0.05])
+def test_all_closed_and_opened_again(pair, gap):
+    """A pool that drops all its connections and makes new ones at once: these are as good as the first."""
+    ends = [(pair.c, pair.s)]
+    for _ in range(4):
+        ends += [pair.connect() for _ in range(3 - len(ends))]
+        for c, s in ends:
+            pair.upgrade(c, s)
+        for c, s in ends:
+            c.close()
+            assert s.recv(1).ret == 0
+            s.close()
+        ends = []
+        time.sleep(gap)

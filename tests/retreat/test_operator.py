@@ -28,7 +28,7 @@ def live(env):
 def operate(env, *args, status=0):
     p = subprocess.run([harness.find("xr-stat", "tools/xr-stat"), *args], text=True, timeout=20,
                        env={**os.environ, **env.env}, capture_output=True, check=False)
-    assert p.returncode == status, (args, p.stdout, p.stderr)
+    assert status is None or p.returncode == status, (args, p.stdout, p.stderr)
     return p.stdout
 
 
@@ -258,9 +258,9 @@ def test_the_whole_host_under_load(env):
         harness.until(lambda: carriers() == {"shm"} or c.poll() is not None, 20, "all on shm")
         if c.poll() is not None:
             break
-        operate(env, "--retreat", "--wait=20")
+        operate(env, "--retreat", "--wait=20", status=None)     # they may just have ended
         assert carriers() <= {"tcp"}
-        operate(env, "--return")
+        operate(env, "--return", status=None)
         rounds += 1
     assert rounds
     assert c.json(30)["op"] is None and s.json(30)["op"] is None
