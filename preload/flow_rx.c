@@ -395,50 +395,6 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 	}
 }
 
-/* What a read would find, in all places; or -errno. */
-static long rx_avail(struct xr_flow *f, int fd)
-{
-	uint32_t state = f->rx_state;
-	long ring = 0, n;
-	int inq = 0;
-
-	if (state == XR_RX_RING || state == XR_RX_DRAIN) {
-		xr_shm_rx_is_frozen(&f->rx);
-		ring = (long)xr_shm_rx_readable(&f->rx);
-		if (state == XR_RX_RING && xr_likely(!f->rx.frozen))
-			return ring;
-	}
-	n = xr_sys3(SYS_ioctl, fd, 0x541b /* FIONREAD */, &inq);
-	if (n)
-		return n;
-	if (state != XR_RX_RING && state != XR_RX_DRAIN && state != XR_RX_SKIP)
-		return inq;
-	/* a replay: the same bytes once more, behind those that were read here */
-	if (f->rx.frozen && !f->rx.sealed) {
-		n = (uint64_t)inq > f->rx.late ? inq - (long)f->rx.late : 0;
-		ring += (long)f->drain_left;
-		return n > ring ? n : ring;
-	}
-	return inq + ring;
-}
-
-/*
- * A read that ended short, in the state `from`: may the next source have more at hand?  TCP
- * gives all there is in one call.  An error that waits is for the call after this one.
- */
-static int rx_more(struct xr_flow *f, int fd, uint32_t from)
-{
-	if (xr_likely(from == XR_RX_RING)) {
-		if (xr_likely(!xr_shm_rx_is_frozen(&f->rx)))
-			return 0;
-	} else if (from != XR_RX_DRAIN && from == f->rx_state) {
-		return 0;
-	}
-	if (f->rx_reset)
-		return 0;
-	return !(xr_ksock_poll(fd, 0) & POLLERR) || rx_avail(f, fd) > 0;
-}
-
 static size_t iov_total(const struct iovec *iov, int cnt)
 {
 	size_t sum = 0;
@@ -447,16 +403,6 @@ static size_t iov_total(const struct iovec *iov, int cnt)
 	for (i = 0; i < cnt; i++)
 		sum += iov[i].iov_len;
 	return sum;
-}
-
-/* Nothing comes any more behind what can be read now. */
-static int rx_ended(struct xr_flow *f)
-{
-	if (f->rx_shut || f->rx_end || f->rx_dead)
-		return 1;
-	if (f->rx_state == XR_RX_RING && !f->rx.frozen)
-		return (xr_flow_peer_state(f) & (XR_DIR_ENDED | XR_DIR_CLOSED)) != 0;
-	return (xr_ksock_poll(f->priv->fd, POLLRDHUP) & (POLLRDHUP | POLLERR | POLLHUP)) != 0;
 }
 
 /*
@@ -510,7 +456,7 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 			return done ? (ssize_t)done : -EAGAIN;
 		from = f->rx_state;
 		n = rx_some(f, fd, &d, len - done, done ? flags | RX_LATER : flags);
-		more = n > 0 && !(flags & MSG_PEEK) && (size_t)n < len - done && rx_more(f, fd, from);
+		more = n > 0 && !(flags & MSG_PEEK) && (size_t)n < len - done && xr_rx_more(f, fd, from);
 		tell = n > 0 && f->rx_state == XR_RX_RING &&
 		       xr_shm_rx_wants_notice(&f->rx, &waiter);
 		xr_unlock(&f->rx_lock);
@@ -521,7 +467,7 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 		if (n > 0) {
 			if (flags & MSG_PEEK) {
 				if ((size_t)n >= target || nonblock || !(flags & MSG_WAITALL) ||
-				    rx_ended(f))
+				    xr_rx_ended(f))
 					return n;
 				/* it is readable all the while: the rest is looked for now and then */
 				r = xr_sleep_poll(NULL, 0, xr_now_ns() + PEEK_NAP_NS, NULL, mark, 0);
@@ -538,7 +484,7 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 					return (ssize_t)done;
 				/* what the socket itself would say is for the next call to hear */
 				if (xr_unlikely(from != XR_RX_RING || f->rx.frozen) &&
-				    xr_ksock_poll(fd, 0) & POLLERR && rx_avail(f, fd) <= 0)
+				    xr_ksock_poll(fd, 0) & POLLERR && xr_rx_avail(f, fd) <= 0)
 					return (ssize_t)done;
 				continue;
 			}
@@ -559,19 +505,6 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 		if (done && xr_signal_mark().any != mark.any)
 			return (ssize_t)done;
 	}
-}
-
-long xr_flow_inq(struct xr_flow *f, int fd)
-{
-	long n;
-
-	if (xr_lock(&f->rx_lock))
-		return -EAGAIN;
-	if (f->rx_state == XR_RX_READY)
-		xr_rx_try_start(f, fd);
-	n = rx_avail(f, fd);
-	xr_unlock(&f->rx_lock);
-	return n;
 }
 
 /* poll(2) bits of the receive direction; rx_lock held. */
@@ -606,7 +539,7 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 		mask = xr_ksock_poll(fd, POLLIN | POLLRDHUP | POLLPRI);
 		/* SO_RCVLOWAT of what lies in two places */
 		if (!(mask & POLLIN) && f->rx_state == XR_RX_DRAIN && f->rcvlowat > 1 &&
-		    rx_avail(f, fd) >= (long)f->rcvlowat)
+		    xr_rx_avail(f, fd) >= (long)f->rcvlowat)
 			mask |= POLLIN;
 		if (f->rx_state == XR_RX_DRAIN && (xr_flow_peer_state(f) & XR_DIR_ENDED))
 			mask |= POLLRDHUP;
@@ -637,7 +570,7 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 		return xr_flow_rx_poll(f, fd);
 	}
 	if (r == 1 && f->rcvlowat > 1 && v.op == XR_OP_SEND && !mask &&
-	    rx_avail(f, fd) < (long)f->rcvlowat)
+	    xr_rx_avail(f, fd) < (long)f->rcvlowat)
 		return mask;
 	if (r)
 		return mask | POLLIN;

@@ -22,4 +22,11 @@ void xr_rx_look_kernel(struct xr_flow *f, int fd);
 /* It has something to say, or will in a moment. */
 int xr_rx_reset_due(struct xr_flow *f);
 
+/* What a read would find, in all places; or -errno. */
+long xr_rx_avail(struct xr_flow *f, int fd);
+/* A read that began in state `from` ended short: may the next source have more at hand? */
+int xr_rx_more(struct xr_flow *f, int fd, uint32_t from);
+/* Nothing comes any more behind what can be read now. */
+int xr_rx_ended(struct xr_flow *f);
+
 #endif

@@ -174,3 +174,72 @@ void xr_flow_rx_look(struct xr_flow *f, int fd)
 		xr_store_relaxed(&f->rx_look, 0);	/* reads ask the socket anyway */
 	xr_unlock(&f->rx_lock);
 }
+
+/* ---- what there is -------------------------------------------------------- */
+
+/* What a read would find, in all places; or -errno. */
+long xr_rx_avail(struct xr_flow *f, int fd)
+{
+	uint32_t state = f->rx_state;
+	long ring = 0, n;
+	int inq = 0;
+
+	if (state == XR_RX_RING || state == XR_RX_DRAIN) {
+		xr_shm_rx_is_frozen(&f->rx);
+		ring = (long)xr_shm_rx_readable(&f->rx);
+		if (state == XR_RX_RING && xr_likely(!f->rx.frozen))
+			return ring;
+	}
+	n = xr_sys3(SYS_ioctl, fd, 0x541b /* FIONREAD */, &inq);
+	if (n)
+		return n;
+	if (state != XR_RX_RING && state != XR_RX_DRAIN && state != XR_RX_SKIP)
+		return inq;
+	/* a replay: the same bytes once more, behind those that were read here */
+	if (f->rx.frozen && !f->rx.sealed) {
+		n = (uint64_t)inq > f->rx.late ? inq - (long)f->rx.late : 0;
+		ring += (long)f->drain_left;
+		return n > ring ? n : ring;
+	}
+	return inq + ring;
+}
+
+long xr_flow_inq(struct xr_flow *f, int fd)
+{
+	long n;
+
+	if (xr_lock(&f->rx_lock))
+		return -EAGAIN;
+	if (f->rx_state == XR_RX_READY)
+		xr_rx_try_start(f, fd);
+	n = xr_rx_avail(f, fd);
+	xr_unlock(&f->rx_lock);
+	return n;
+}
+
+/*
+ * A read that ended short, in the state `from`: may the next source have more at hand?  TCP
+ * gives all there is in one call.  An error that waits is for the call after this one.
+ */
+int xr_rx_more(struct xr_flow *f, int fd, uint32_t from)
+{
+	if (xr_likely(from == XR_RX_RING)) {
+		if (xr_likely(!xr_shm_rx_is_frozen(&f->rx)))
+			return 0;
+	} else if (from != XR_RX_DRAIN && from == f->rx_state) {
+		return 0;
+	}
+	if (f->rx_reset)
+		return 0;
+	return !(xr_ksock_poll(fd, 0) & POLLERR) || xr_rx_avail(f, fd) > 0;
+}
+
+/* Nothing comes any more behind what can be read now. */
+int xr_rx_ended(struct xr_flow *f)
+{
+	if (f->rx_shut || f->rx_end || f->rx_dead)
+		return 1;
+	if (f->rx_state == XR_RX_RING && !f->rx.frozen)
+		return (xr_flow_peer_state(f) & (XR_DIR_ENDED | XR_DIR_CLOSED)) != 0;
+	return (xr_ksock_poll(f->priv->fd, POLLRDHUP) & (POLLRDHUP | POLLERR | POLLHUP)) != 0;
+}
