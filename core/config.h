@@ -163,16 +163,19 @@ const char *xr_config_path(const char *path, char *const *envp);
 
 /*
  * First rule that matches decides; without one XR_ACTION_AUTO. program is the path
- * of the executable. address= is compared with the peer's address, port= with the
+ * of the executable, as the one it was started by (a link, a script); either may match,
+ * either may be NULL. address= is compared with the peer's address, port= with the
  * server's port: the peer's for XR_ROLE_CLIENT, ours for XR_ROLE_SERVER. NULL or
  * non-IP addresses match only rules that name none. Lock-free, async-signal-safe.
  */
-enum xr_action xr_config_match(const struct xr_config *cfg, const char *program, enum xr_role role,
-			       const struct sockaddr *peer, const struct sockaddr *local);
+enum xr_action xr_config_match(const struct xr_config *cfg, const char *program, const char *as,
+			       enum xr_role role, const struct sockaddr *peer,
+			       const struct sockaddr *local);
 
 /* The same, giving the index of the rule or -ENOENT. */
-int xr_config_match_rule(const struct xr_config *cfg, const char *program, enum xr_role role,
-			 const struct sockaddr *peer, const struct sockaddr *local);
+int xr_config_match_rule(const struct xr_config *cfg, const char *program, const char *as,
+			 enum xr_role role, const struct sockaddr *peer,
+			 const struct sockaddr *local);
 
 /* Printable value of a key, as the parser would read it; returns its length as snprintf. */
 int xr_config_value(const struct xr_config *cfg, enum xr_config_key_id id, char *buf, size_t size);

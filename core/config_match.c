@@ -17,18 +17,21 @@ static int sockaddr_port(const struct sockaddr *sa)
 	return -1;
 }
 
-static bool match_program(const struct xr_rule *rule, const char *program)
+static bool match_name(const struct xr_rule *rule, const char *program)
 {
 	const char *slash;
 
-	if (!rule->program[0])
-		return true;
 	if (!program)
 		return false;
 	slash = strrchr(program, '/');
 	if (!strchr(rule->program, '/') && slash)
 		program = slash + 1;
 	return xr_glob(rule->program, program);
+}
+
+static bool match_program(const struct xr_rule *rule, const char *program, const char *as)
+{
+	return !rule->program[0] || match_name(rule, program) || match_name(rule, as);
 }
 
 static bool match_address(const struct xr_rule *rule, const struct sockaddr *peer)
@@ -47,8 +50,9 @@ static bool match_port(const struct xr_rule *rule, int port)
 	return !rule->n_port;
 }
 
-int xr_config_match_rule(const struct xr_config *cfg, const char *program, enum xr_role role,
-			 const struct sockaddr *peer, const struct sockaddr *local)
+int xr_config_match_rule(const struct xr_config *cfg, const char *program, const char *as,
+			 enum xr_role role, const struct sockaddr *peer,
+			 const struct sockaddr *local)
 {
 	int port = sockaddr_port(role == XR_ROLE_SERVER ? local : peer);
 
@@ -57,17 +61,18 @@ int xr_config_match_rule(const struct xr_config *cfg, const char *program, enum 
 
 		if (rule->broken || (rule->role != XR_ROLE_ANY && rule->role != role))
 			continue;
-		if (match_program(rule, program) && match_address(rule, peer) &&
+		if (match_program(rule, program, as) && match_address(rule, peer) &&
 		    match_port(rule, port))
 			return (int)i;
 	}
 	return -ENOENT;
 }
 
-enum xr_action xr_config_match(const struct xr_config *cfg, const char *program, enum xr_role role,
-			       const struct sockaddr *peer, const struct sockaddr *local)
+enum xr_action xr_config_match(const struct xr_config *cfg, const char *program, const char *as,
+			       enum xr_role role, const struct sockaddr *peer,
+			       const struct sockaddr *local)
 {
-	int i = xr_config_match_rule(cfg, program, role, peer, local);
+	int i = xr_config_match_rule(cfg, program, as, role, peer, local);
 
 	return i < 0 ? XR_ACTION_AUTO : (enum xr_action)cfg->rule[i].action;
 }

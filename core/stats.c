@@ -475,6 +475,16 @@ void xr_stats_flow_free(struct xr_stats_flow *f)
 							memory_order_relaxed));
 }
 
+void xr_stats_flow_closing(struct xr_stats_flow *f)
+{
+	if (!f)
+		return;
+	xr_stats_ident_begin(f);
+	f->ident.state = XR_STATE_CLOSING;
+	f->ident.fd = -1;
+	xr_stats_ident_end(f);
+}
+
 void xr_stats_flow_state(struct xr_stats_flow *f, enum xr_stats_state state)
 {
 	if (!f)

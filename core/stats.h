@@ -301,6 +301,8 @@ static inline void xr_stats_ident_end(struct xr_stats_flow *f)
  * the slot's retreats: when the second of both directions is back on TCP.
  */
 void xr_stats_flow_state(struct xr_stats_flow *f, enum xr_stats_state state);
+/* The program has closed it: XR_STATE_CLOSING, and no descriptor any more. */
+void xr_stats_flow_closing(struct xr_stats_flow *f);
 void xr_stats_flow_reason(struct xr_stats_flow *f, enum xr_reason reason);
 void xr_stats_flow_carrier(struct xr_stats_flow *f, enum xr_carrier tx, enum xr_carrier rx,
 			   uint32_t peer_pid);

@@ -421,11 +421,14 @@ void xr_flow_release(struct xr_flow *f)
 	/* a forked child may take the flow over (xr_fds_adopt), or drain what was left to it */
 	if (!xr_flow_holders(f))
 		xr_store_release(&f->path, 0);
-	if (!f->link) {
+	if (f->link && !flow_peer_done(f))
+		xr_shm_link_progress(f->link);
+	/* nothing is left to be seen, but for what the peer has yet to read */
+	if (!f->link || f->tx_state != XR_TX_RING || xr_shm_tx_all_consumed(&f->tx)) {
 		xr_stats_flow_free(f->st);
 		f->st = NULL;
-	} else if (!flow_peer_done(f)) {
-		xr_shm_link_progress(f->link);
+	} else {
+		xr_stats_flow_closing(f->st);
 	}
 	if (flow_in_use(f)) {
 		slab_lock();

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include "flow.h"
@@ -11,6 +12,17 @@
 #include "upgrade.h"
 
 static char policy_program[4096];	/* path of the executable; written once by each first caller */
+
+/*
+ * What the program was started by, where that is a path: a link to the executable, or a
+ * script, which is what people call it.
+ */
+static const char *policy_name(void)
+{
+	const char *as = (const char *)getauxval(AT_EXECFN);
+
+	return as && *as && strncmp(as, "/dev/fd/", 8) ? as : NULL;
+}
 
 static const char *policy_exe(void)
 {
@@ -32,7 +44,7 @@ static enum xr_role policy_role(const struct xr_flow *f)
 enum xr_action xr_flow_rule(const struct xr_flow *f, const struct sockaddr *local,
 			    const struct sockaddr *peer)
 {
-	return xr_config_match(&xr_cfg, policy_exe(), policy_role(f), peer, local);
+	return xr_config_match(&xr_cfg, policy_exe(), policy_name(), policy_role(f), peer, local);
 }
 
 void xr_flow_stats_attach(struct xr_flow *f, int fd, const struct sockaddr *local,
@@ -43,7 +55,8 @@ void xr_flow_stats_attach(struct xr_flow *f, int fd, const struct sockaddr *loca
 	if (!xr_cfg.stats)
 		return;
 	/* failure is counted there; slots are NULL then, which every function accepts */
-	xr_stats_open(xr_cfg.stats_dir, policy_exe(), (uint32_t)xr_cfg.max_flows);
+	xr_stats_open(xr_cfg.stats_dir, policy_name() ? policy_name() : policy_exe(),
+		      (uint32_t)xr_cfg.max_flows);
 	xr_sys2(SYS_fstat, fd, &st);
 	f->st = xr_stats_flow_alloc(fd, st.st_ino, policy_role(f), local, peer);
 }

@@ -141,6 +141,7 @@ static void check_program(char *const *argv, char path[PATH_MAX])
 	report(why ? BAD : OK, "program", "%s%s%s", err ? argv[0] : path,
 	       !why  ? " can be preloaded"
 	       : err ? ": "
+	       : !strncmp(why, "has ", 4) ? " "
 		     : " is ",
 	       why ? why : "");
 	if (why)
@@ -151,7 +152,9 @@ static void check_rule(const char *program, enum xr_role role, const struct sock
 		       const struct sockaddr *local)
 {
 	static const char *const actions[] = {"auto", "tcp", "shm"};
-	int i = xr_config_match_rule(check_cfg, *program ? program : NULL, role, peer, local);
+	char exe[PATH_MAX];
+	int i = xr_config_match_rule(check_cfg, *program ? realpath(program, exe) : NULL,
+				     *program ? program : NULL, role, peer, local);
 	const char *side = role == XR_ROLE_SERVER ? "as its server" : "as its client";
 
 	if (i < 0) {

@@ -51,9 +51,9 @@ class Pending:
 
 
 class Shell:
-    def __init__(self, env, role, *first, **kw):
+    def __init__(self, env, role, *first, program=None, **kw):
         self.env = env
-        self.proc = env.start(role, [harness.prog("xrsh"), *first], **kw)
+        self.proc = env.start(role, [program or harness.prog("xrsh"), *first], **kw)
         self.ids = itertools.count(1)
         self.results, self.asked = {}, {}
 

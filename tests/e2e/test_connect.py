@@ -238,3 +238,32 @@ def test_all_closed_and_opened_again(pair, gap):
             s.close()
         ends = []
         time.sleep(gap)
+
+
+@pytest.mark.modes("both")
+def test_closed_connections_are_not_shown(pair):
+    """xr-stat lists what is open; also when nothing happens in either program after the close."""
+    c2, s2 = pair.connect()
+    pair.upgrade().upgrade(c2, s2)
+    for c, s in ((pair.c, pair.s), (c2, s2)):
+        c.close()
+        assert s.recv(1).ret == 0
+        s.close()
+    assert [f for f in pair.env.flows() if f["state"] != "CLOSING"] == []
+
+
+@pytest.mark.modes("both")
+def test_a_rule_names_what_was_started(env, tmp_path):
+    """A program is known by the link that it was started by, and by the file behind that."""
+    link = tmp_path / "known-as"
+    link.symlink_to(harness.prog("xrsh"))
+    for name, carrier in (("known-as", "tcp"), ("xrsh", "tcp"), ("unknown", "shm")):
+        conf = tmp_path / "conf"
+        conf.write_text("[rule]\nprogram = %s\naction = tcp\n" % name)
+        env.env["XRDMA_CONF"] = str(conf)
+        s = shell.Shell(env, "server", program=str(link))
+        p = shell.Pair(env, server=s)
+        for _ in range(10):
+            p.turns(20, 500)
+        got = p.carriers()["server"]
+        assert (got["carrier"], got["program"]) == (carrier, "known-as"), (name, got)

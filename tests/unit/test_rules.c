@@ -53,13 +53,13 @@ static const struct sockaddr *addr(const char *host, uint16_t port)
 
 static enum xr_action client(const char *program, const char *host, uint16_t port)
 {
-	return xr_config_match(&cfg, program, XR_ROLE_CLIENT, addr(host, port),
+	return xr_config_match(&cfg, program, NULL, XR_ROLE_CLIENT, addr(host, port),
 			       addr("127.0.0.1", 40000));
 }
 
 static enum xr_action server(const char *program, const char *host, uint16_t port)
 {
-	return xr_config_match(&cfg, program, XR_ROLE_SERVER, addr(host, 50000),
+	return xr_config_match(&cfg, program, NULL, XR_ROLE_SERVER, addr(host, 50000),
 			       addr("127.0.0.1", port));
 }
 
@@ -86,7 +86,7 @@ static void the_first_rule_that_matches_decides(void **state)
 	assert_int_equal(server("/usr/bin/nginx", "127.0.0.1", 81), XR_ACTION_AUTO);
 	/* the port of a rule is the server's, whichever end we are */
 	assert_int_equal(server("/usr/bin/redis-server", "127.0.0.1", 6379), XR_ACTION_SHM);
-	assert_int_equal(xr_config_match_rule(&cfg, "x", XR_ROLE_CLIENT, addr("10.0.0.1", 1), NULL),
+	assert_int_equal(xr_config_match_rule(&cfg, "x", NULL, XR_ROLE_CLIENT, addr("10.0.0.1", 1), NULL),
 			 2);
 }
 
@@ -94,14 +94,14 @@ static void what_is_unknown_matches_only_any(void **state)
 {
 	(void)state;
 	parse("[rule]\naddress = 0.0.0.0/0\naction = tcp\n");
-	assert_int_equal(xr_config_match(&cfg, NULL, XR_ROLE_CLIENT, NULL, NULL), XR_ACTION_AUTO);
+	assert_int_equal(xr_config_match(&cfg, NULL, NULL, XR_ROLE_CLIENT, NULL, NULL), XR_ACTION_AUTO);
 	parse("[rule]\nport = 0-65535\naction = tcp\n");
-	assert_int_equal(xr_config_match(&cfg, NULL, XR_ROLE_CLIENT, NULL, NULL), XR_ACTION_AUTO);
+	assert_int_equal(xr_config_match(&cfg, NULL, NULL, XR_ROLE_CLIENT, NULL, NULL), XR_ACTION_AUTO);
 	parse("[rule]\nprogram = *\naction = tcp\n");
-	assert_int_equal(xr_config_match(&cfg, NULL, XR_ROLE_CLIENT, NULL, NULL), XR_ACTION_AUTO);
+	assert_int_equal(xr_config_match(&cfg, NULL, NULL, XR_ROLE_CLIENT, NULL, NULL), XR_ACTION_AUTO);
 	parse("[rule]\nprogram = any\nrole = any\naddress = any\nport = any\naction = tcp\n");
 	assert_int_equal(n_warned, 0);
-	assert_int_equal(xr_config_match(&cfg, NULL, XR_ROLE_CLIENT, NULL, NULL), XR_ACTION_TCP);
+	assert_int_equal(xr_config_match(&cfg, NULL, NULL, XR_ROLE_CLIENT, NULL, NULL), XR_ACTION_TCP);
 }
 
 static void a_rule_with_a_mistake_matches_nothing(void **state)
