@@ -202,6 +202,7 @@ struct xr_shm_rx {
 	uint32_t frozen;
 	uint32_t sealed;		/* frozen by this end, with [seq, end) still to be read here */
 	uint32_t end_seq, end_byte;
+	uint32_t final;			/* nothing behind a seal is read: the program has shut it */
 	uint32_t replayed;		/* frozen by the sender: the rest is read here all the same ... */
 	uint64_t late;			/* ... and so many bytes of it come once more, on the socket */
 };

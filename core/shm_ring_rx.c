@@ -89,7 +89,7 @@ static int rx_behind_seal(const struct xr_shm_rx *rx, uint32_t seq, uint32_t byt
 static void rx_unseal(struct xr_shm_rx *rx)
 {
 	/* acquire: as in xr_shm_rx_is_frozen */
-	if (!rx_behind_seal(rx, rx->seq, rx->byte) ||
+	if (rx->final || !rx_behind_seal(rx, rx->seq, rx->byte) ||
 	    !(xr_load_acquire(&rx->dir->consumed) & XR_REPLAYING))
 		return;
 	rx->got += rx->pending;

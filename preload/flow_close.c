@@ -101,7 +101,8 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 	 * Closed both ways: a peer that still writes shall be answered with RST, and only the
 	 * kernel does that.
 	 */
-	if (f->rx_shut && f->tx_shut)
+	f->rx.final = f->rx_shut && f->tx_shut;
+	if (f->rx.final)
 		xr_flow_retreat(f, fd, XR_REASON_CLOSED, 0);
 	xr_epoll_flow_kick(f);
 	return r;
