@@ -57,6 +57,19 @@ static void child_exec(struct pair *p, int side)
 	_exit(84);
 }
 
+static int died(struct pair *p)
+{
+	siginfo_t si;
+	int i;
+
+	for (i = 0; i < 2; i++) {
+		si.si_pid = 0;
+		if (!waitid(P_PID, (id_t)p->pid[i], &si, WEXITED | WNOHANG | WNOWAIT) && si.si_pid)
+			return 1;
+	}
+	return 0;
+}
+
 static void spawn(struct pair *p)
 {
 	struct shared *sh = p->sh;
@@ -75,7 +88,7 @@ static void spawn(struct pair *p)
 	}
 	while (!atomic_load(&sh->pid[0]) || !atomic_load(&sh->pid[1])) {
 		usleep(200);
-		if (now_ms() > end) {
+		if (died(p) || now_ms() > end) {
 			fprintf(stderr, "oracle: the processes of a pair do not start\n");
 			exit(2);
 		}
@@ -117,19 +130,6 @@ static void reap(struct pair *p)
 			waitpid(p->pid[i], NULL, 0);
 			p->pid[i] = 0;
 		}
-}
-
-static int died(struct pair *p)
-{
-	siginfo_t si;
-	int i;
-
-	for (i = 0; i < 2; i++) {
-		si.si_pid = 0;
-		if (!waitid(P_PID, (id_t)p->pid[i], &si, WEXITED | WNOHANG | WNOWAIT) && si.si_pid)
-			return 1;
-	}
-	return 0;
 }
 
 int pair_run(struct pair *p, const struct script *s, enum mode mode, unsigned int patience_ms)
