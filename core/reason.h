@@ -11,7 +11,7 @@
 #define XR_REASON_TABLE(X)                                                                         \
 	X(NONE, 0, "none", "A fabric carries the flow.")                                           \
 	X(YOUNG, 1, "young", "The connection has not yet lived long enough to pay for an upgrade.")\
-	X(PEER_NOT_XRDMA, 2, "peer-not-xrdma", "The other end does not run under xrdma.")          \
+	X(PEER_NOT_XRDMA, 2, "peer-not-xrdma", "The other end does not run under xrdma, or keeps to TCP.")          \
 	X(PEER_REFUSED, 3, "peer-refused", "The other end runs xrdma and declined the upgrade.")   \
 	X(DISABLED, 4, "disabled", "The configuration switches upgrades off.")                     \
 	X(RULE, 5, "rule", "A [rule] of the configuration keeps this flow on TCP.")                \

@@ -14,7 +14,7 @@
 #include "mem.h"
 #include "shm_link.h"
 
-#define ARENA_MIN	(1ull << 20)
+#define ARENA_MIN	XR_ARENA_MIN
 #define ARENA_MAX	(4ull << 30)
 #define ARENA_SEALS	(F_SEAL_SHRINK | F_SEAL_GROW)
 #define ARENA_SLEEP_STRIDE	XR_CACHELINE

@@ -33,6 +33,7 @@
 #define XR_SHM_MAGIC	0x78724133u	/* changes with the layout of the arena */
 #define XR_SHM_VERSION	1u
 #define XR_WAITERS	1024u		/* per process */
+#define XR_ARENA_MIN	(1ull << 20)
 #define XR_CQ_ENTRIES	512u		/* per waiter; overrun makes the reader scan its flows */
 
 /*

@@ -408,6 +408,8 @@ void xr_flow_wake(struct xr_flow *f);
 /* What the configuration's rules say about this connection. */
 enum xr_action xr_flow_rule(const struct xr_flow *f, const struct sockaddr *local,
 			    const struct sockaddr *peer);
+/* Opens the statistics segment, if the configuration wants one: the process shows in xr-stat. */
+void xr_policy_publish(void);
 /* Makes the flow visible to xr-stat; opens the statistics segment at first use. */
 void xr_flow_stats_attach(struct xr_flow *f, int fd, const struct sockaddr *local,
 			  const struct sockaddr *peer);

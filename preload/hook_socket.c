@@ -122,6 +122,8 @@ XR_HOOK int listen(int fd, int backlog)
 	if (r || !f || xr_vfork_depth)
 		return r;
 	xr_fork_check();
+	/* a server is there for operators before its first client comes */
+	xr_policy_publish();
 	xr_flow_stay_tcp(f, fd, XR_REASON_LISTENER);
 	if (xr_load_relaxed(&f->priv->fds) != 1)
 		return r;

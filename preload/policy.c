@@ -47,6 +47,14 @@ enum xr_action xr_flow_rule(const struct xr_flow *f, const struct sockaddr *loca
 	return xr_config_match(&xr_cfg, policy_exe(), policy_name(), policy_role(f), peer, local);
 }
 
+void xr_policy_publish(void)
+{
+	/* failure is counted there; slots are NULL then, which every function accepts */
+	if (xr_cfg.stats && xr_active)
+		xr_stats_open(xr_cfg.stats_dir, policy_name() ? policy_name() : policy_exe(),
+			      (uint32_t)xr_cfg.max_flows);
+}
+
 void xr_flow_stats_attach(struct xr_flow *f, int fd, const struct sockaddr *local,
 			  const struct sockaddr *peer)
 {
@@ -54,9 +62,7 @@ void xr_flow_stats_attach(struct xr_flow *f, int fd, const struct sockaddr *loca
 
 	if (!xr_cfg.stats)
 		return;
-	/* failure is counted there; slots are NULL then, which every function accepts */
-	xr_stats_open(xr_cfg.stats_dir, policy_name() ? policy_name() : policy_exe(),
-		      (uint32_t)xr_cfg.max_flows);
+	xr_policy_publish();
 	xr_sys2(SYS_fstat, fd, &st);
 	f->st = xr_stats_flow_alloc(fd, st.st_ino, policy_role(f), local, peer);
 }
@@ -82,6 +88,8 @@ enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t)
 
 	if (!xr_cfg.enabled || xr_cfg.fabric == XR_FABRIC_NONE)
 		return XR_REASON_DISABLED;
+	if (xr_cfg.max_memory < XR_ARENA_MIN)
+		return XR_REASON_LIMIT_MEMORY;
 	if (xr_flow_holders(f) > 1)
 		return XR_REASON_FORKED;
 	r = xr_tuple_get(fd, t, &local, &peer);

@@ -118,6 +118,7 @@ static void up_fail(struct xr_upgrade *u, enum xr_reason why)
 	if (f->link && xr_flow_return_failed(f, why)) {
 		xr_stats_reason(why);
 		xr_stats_flow_reason(f->st, why);
+		xr_stats_flow_state(f->st, XR_STATE_ESTAB);
 		return;
 	}
 	up_give_up(f, why);

@@ -50,6 +50,12 @@ static bool selected(const struct xr_stat_options *opt, const struct xr_segment 
 	return !opt->program || xr_glob(opt->program, seg->program);
 }
 
+/* What is surely dead is removed for its owner, and by root for all: daemons run no xr-stat. */
+static bool may_remove(uid_t uid)
+{
+	return uid == geteuid() || !geteuid();
+}
+
 /* Nobody made this into a segment for a minute, and its process is gone. */
 static bool abandoned(int dirfd, const char *name, pid_t pid, uint64_t start)
 {
@@ -71,7 +77,7 @@ static void sweep_bell(int dirfd, const char *name, uid_t uid)
 	    strcmp(name + len - suffix, XR_STATS_BELL))
 		return;
 	snprintf(segment, sizeof(segment), "%.*s", (int)(len - suffix), name);
-	if (uid == geteuid() && !xr_segment_name(segment, &pid, &start) &&
+	if (may_remove(uid) && !xr_segment_name(segment, &pid, &start) &&
 	    xr_segment_gone(pid, start))
 		unlinkat(dirfd, name, 0);
 }
@@ -114,7 +120,7 @@ static int collect_dir(const struct xr_stat_options *opt, const char *dirname, i
 		if (got == -EAGAIN && !abandoned(dirfd, de->d_name, pid, start))
 			continue;
 		if (got == -EAGAIN) {
-			if (uid == geteuid())
+			if (may_remove(uid))
 				unlinkat(dirfd, de->d_name, 0);
 			continue;
 		}
@@ -124,7 +130,7 @@ static int collect_dir(const struct xr_stat_options *opt, const char *dirname, i
 			continue;
 		}
 		/* only what is surely dead, surely ours, and was not asked for */
-		if (seg.life == XR_SEGMENT_DEAD && !opt->dead && uid == geteuid() && seg.pid == pid)
+		if (seg.life == XR_SEGMENT_DEAD && !opt->dead && may_remove(uid) && seg.pid == pid)
 			unlinkat(dirfd, de->d_name, 0);
 		if (seg.pid != pid) {
 			complain(dirname, de->d_name, "claims another process");
@@ -172,7 +178,7 @@ int xr_stat_collect(const struct xr_stat_options *opt, struct xr_stat_set *set)
 		snprintf(name, sizeof(name), "%s/%s", opt->base, de->d_name);
 		err = collect_dir(opt, name, fd, uid, set);
 		/* the last file may just have gone */
-		if (uid == geteuid())
+		if (may_remove(uid))
 			unlinkat(dirfd(base), de->d_name, AT_REMOVEDIR);
 	}
 	closedir(base);

@@ -154,12 +154,14 @@ int xr_stat_control(const struct xr_stat_options *opt)
 		return 1;
 	}
 	if (!opt->retreat)
-		printf("%u connections of %u processes may leave TCP\n", t.flows, t.processes);
+		printf("%u connection%s of %u process%s may leave TCP\n", t.flows,
+		       t.flows == 1 ? "" : "s", t.processes, t.processes == 1 ? "" : "es");
 	else if (t.waiting)
-		printf("%u of %u connections are not on TCP yet: a program computes or has bytes "
+		printf("%u of %u connections not on TCP yet: a program computes or has bytes "
 		       "to read, or a peer does not read\n", t.waiting, t.flows);
 	else
-		printf("%u connections of %u processes are on TCP\n", t.flows, t.processes);
+		printf("%u connection%s of %u process%s on TCP\n", t.flows, t.flows == 1 ? "" : "s",
+		       t.processes, t.processes == 1 ? "" : "es");
 	return t.refused || (opt->retreat && t.waiting) ? 1 : 0;
 
 trouble:

@@ -72,7 +72,7 @@ def test_idle_connection_goes_and_comes_back(live, who):
     me, peer = who
     for n in range(3):
         said = retreat(live, me)
-        assert re.match(r"1 connections of 1 processes are on TCP", said)
+        assert re.match(r"1 connection of 1 process on TCP", said)
         peer.poll(0)
         harness.until(lambda: both_on_tcp(live), 5, "both ends on TCP")
         mine = [f for f in live.carriers().values() if f["pid"] == me.sh.pid][0]
@@ -188,7 +188,7 @@ def test_a_program_that_spins_obeys(live):
     """Never asleep: the hooks of a busy ping-pong see the wish by themselves."""
     a = live.s.sh.bg("echo", live.s.fd)
     time.sleep(0.05)
-    assert "are on TCP" in retreat(live, live.s, poke=False)
+    assert "1 process on TCP" in retreat(live, live.s, poke=False)
     live.c.shutdown(1)
     a.result(5)
 
