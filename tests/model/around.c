@@ -251,6 +251,7 @@ enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t)
 /* ---- what the flow is told nothing by ----------------------------------------------------- */
 
 void xr_stats_flow_free(struct xr_stats_flow *f) { (void)f; }
+void xr_stats_flow_closing(struct xr_stats_flow *f) { (void)f; }
 void xr_stats_flow_state(struct xr_stats_flow *f, enum xr_stats_state s) { (void)f; (void)s; }
 void xr_stats_flow_reason(struct xr_stats_flow *f, enum xr_reason r) { (void)f; (void)r; }
 void xr_stats_flow_carrier(struct xr_stats_flow *f, enum xr_carrier t, enum xr_carrier r, uint32_t p)
