@@ -124,7 +124,7 @@ uint32_t xr_flow_kernel_mask(struct xr_flow *f, uint32_t mask)
 	if (f->rx_state != XR_RX_RING && (mask & POLLIN))
 		ev |= POLLIN | POLLRDHUP;
 	/* a writer must hear of the death of a peer that will not read on */
-	else if (f->rx_state != XR_RX_RING && f->tx_state == XR_TX_RING)
+	else if (f->rx_state != XR_RX_RING && (f->tx_state == XR_TX_RING || (mask & POLLRDHUP)))
 		ev |= POLLRDHUP;
 	/* who reads finishes the replay of a writer that is away */
 	if (f->tx_state == XR_TX_REPLAY || ((mask & POLLOUT) && f->tx_state != XR_TX_RING))

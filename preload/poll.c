@@ -85,6 +85,18 @@ static uint32_t poll_wants(const struct xr_flow *f, uint32_t events)
 	return want;
 }
 
+/*
+ * What bytes alone answer: who asks for the peer's end only does not look for them, neither
+ * while it spins nor on the socket, where they may lie unread all the time.
+ */
+static uint32_t poll_wants_now(const struct xr_flow *f, uint32_t events)
+{
+	uint32_t want = poll_wants(f, events);
+
+	return events & (POLLIN | POLLRDNORM) || !(want & POLLIN) ? want :
+	       (want & ~(uint32_t)POLLIN) | POLLRDHUP;
+}
+
 static uint32_t poll_flow(const struct pollfd *p, struct xr_flow *f)
 {
 	uint32_t m = xr_flow_poll(f, p->fd);
@@ -192,7 +204,7 @@ static int poll_peek(void *arg)
 
 	for (i = 0; i < a->n; i++)
 		if (p->item[i].how == POLL_FABRIC &&
-		    xr_flow_peek(p->item[i].f, poll_wants(p->item[i].f,
+		    xr_flow_peek(p->item[i].f, poll_wants_now(p->item[i].f,
 						(uint32_t)(unsigned short)a->fds[i].events)))
 			return 1;
 	if (xr_signal_mark().any != p->mark.any)
@@ -321,7 +333,7 @@ static int poll_prepare(struct poll_run *p)
 			continue;
 		if (poll_flow(&a->fds[i], t->f) & poll_relevant(a, events))
 			return 1;
-		ev = xr_flow_kernel_mask(t->f, poll_wants(t->f, events));
+		ev = xr_flow_kernel_mask(t->f, poll_wants_now(t->f, events));
 		p->k[i].fd = ev ? a->fds[i].fd : -1;
 		p->k[i].events = (short)(ev | (events & POLLPRI));
 		if (!ev && !p->slice)
