@@ -49,7 +49,7 @@ def run_once(env, seed, style):
 
 
 @pytest.mark.modes("both")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300 + TOTAL // 20)
 @pytest.mark.parametrize("part", range(4))
 def test_forced_retreats(env, part):
     """A quarter of ten thousand; XRT_RETREATS asks for another number, XRT_SEED for one seed."""

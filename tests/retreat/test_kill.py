@@ -48,7 +48,7 @@ def status(me):
 
 
 @pytest.mark.modes("plain", "both")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300 + KILLS // 10)
 @pytest.mark.parametrize("part", range(2))
 def test_killed_at_a_random_point(env, part):
     env.env["XRDMA_RETURN_AFTER"] = "0"
