@@ -292,7 +292,7 @@ static void *scribble(void *unused)
 			atomic_store(&vd->arm, v);
 			break;
 		case 3:
-			atomic_store(&md->state, (uint32_t)v % 8);
+			atomic_store(&md->state, (uint32_t)v % 64);
 			break;
 		case 4:
 			atomic_store(&md->tx_arm, v);
@@ -306,6 +306,49 @@ static void *scribble(void *unused)
 			scribble_slots(a, h.mine.hdr.dir_slots, 2 + rnd() % 6);
 		}
 		if (i % 300 == 0)
+			usleep(500);
+	}
+	return unused;
+}
+
+/*
+ * Retreats that are lies: frozen by whoever, from any offset, replayed never, over and over;
+ * gone, back, named, staying, closed, in any order.
+ */
+static void *scribble_retreat(void *unused)
+{
+	uint8_t *a = h.mine.base + h.mine.hdr.dir_off, *b = h.victim.base + h.theirs.dir_off;
+	struct xr_shm_dir *vd = (struct xr_shm_dir *)b, *md = (struct xr_shm_dir *)a;
+	struct xr_shm_slot *s = (struct xr_shm_slot *)(a + sizeof(struct xr_shm_dir));
+
+	atomic_store(&vd->ready, 1);
+	s[1].arg = h.echoed;
+	atomic_store(&s[1].head, XR_HEAD(1, 0, 0, XR_OP_START));
+	usleep(rnd() % 20000);
+	for (int i = 0; i < 3000; i++) {
+		uint64_t bits = (rnd() % 3 ? XR_FROZEN : 0) | (rnd() % 2 ? XR_REPLAYING : 0);
+		uint64_t at = rnd() % 2 ? XR_CONSUMED(rnd() % 6, rnd() % 200) : nasty();
+
+		switch (rnd() % 6) {
+		case 0: /* what we receive: the victim is to replay from there */
+			atomic_store(&vd->consumed, bits | at);
+			break;
+		case 1: /* what it receives: we are about to replay */
+			atomic_fetch_or(&md->consumed, bits);
+			break;
+		case 2:
+			atomic_store(&md->consumed, bits | at);
+			break;
+		case 3:
+			atomic_store(&vd->arm, rnd() << 32 | (rnd() % 2 ? XR_ARM_FROZEN : 0) | rnd() % 8);
+			break;
+		case 4:
+			atomic_store(&md->state, rnd() % 64);
+			break;
+		default:
+			scribble_slots(a, h.mine.hdr.dir_slots, 2 + rnd() % 6);
+		}
+		if (i % 30 == 0)
 			usleep(500);
 	}
 	return unused;
@@ -336,6 +379,8 @@ static void attack_ring(void)
 	fflush(stdout);
 	if (is("ring-control"))
 		attack_control();
+	else if (is("ring-retreat"))
+		scribble_retreat(NULL);
 	else if (is("ring-close"))
 		close(h.conn), h.conn = -1;
 	else
