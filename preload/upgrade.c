@@ -244,8 +244,7 @@ static int up_start(struct xr_upgrade *u, int fd, uint32_t *waiter)
 	xr_unlock(&f->rx_lock);
 	if (r)
 		return r;
-	/* who sleeps till the socket takes more */
-	xr_flow_wake(f);
+	xr_flow_wake(f);	/* who sleeps till the socket takes more */
 	xr_debug("descriptor %d: sends over shm to process %d", fd, f->link->peer_pid);
 	xr_shm_tx_armed(&f->tx, waiter);
 	if (f->st) {
