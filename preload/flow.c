@@ -305,6 +305,12 @@ void xr_links_add(struct xr_shm_link *l)
 	xr_stats_add(XR_STAT_PAIRS, 1);
 }
 
+int xr_links_any(void)
+{
+	/* racy, a hint */
+	return __atomic_load_n(&flow_links, __ATOMIC_RELAXED) != NULL;
+}
+
 void xr_link_ref(struct xr_shm_link *l)
 {
 	xr_fetch_add(&l->nflows, 1);

@@ -291,6 +291,8 @@ _Static_assert(sizeof(struct xr_flow) <= 640, "a flow grows by lines, times max_
  */
 struct xr_shm_link *xr_links_find(const uint8_t uuid[16], uint64_t id, int side);
 void xr_links_add(struct xr_shm_link *l);
+/* 1: this process shares memory with some other. */
+int xr_links_any(void);
 void xr_link_ref(struct xr_shm_link *l);
 /* The flow's link with a reference, however the flow may change meanwhile; NULL: it has none. */
 struct xr_shm_link *xr_flow_link_get(struct xr_flow *f);
@@ -302,6 +304,8 @@ extern uint8_t xr_uuid[16];		/* of this process; fresh after fork */
 ssize_t xr_ksock_recv(int fd, const struct iovec *iov, int cnt, int flags);
 ssize_t xr_ksock_send(int fd, const struct iovec *iov, int cnt, int flags);
 uint32_t xr_ksock_poll(int fd, uint32_t events);
+/* Sends what corking or Nagle holds back: nothing comes after it that would. */
+void xr_ksock_push_tail(int fd);
 /* Stream offsets so far, program bytes only; -errno, -ESHUTDOWN: half-closed or more. */
 int xr_ksock_offsets(int fd, uint64_t *written, uint64_t *read);
 

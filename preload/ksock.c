@@ -83,3 +83,18 @@ int xr_ksock_offsets(int fd, uint64_t *written, uint64_t *read)
 	}
 	return -EAGAIN;
 }
+
+/*
+ * MSG_MORE, TCP_CORK or Nagle may hold back the last bytes before the switch until more
+ * come, and no more will: setting TCP_NODELAY sends them.
+ */
+void xr_ksock_push_tail(int fd)
+{
+	int on = 1, was = 0;
+	socklen_t len = sizeof(was);
+
+	xr_sys5(SYS_getsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &was, &len);
+	xr_sys5(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+	if (!was)
+		xr_sys5(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &was, sizeof(was));
+}

@@ -4,7 +4,6 @@
  * calls that the program makes anyway.  tx_lock of the flow guards its handshake.
  */
 #include <errno.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -187,21 +186,6 @@ static int up_finish(struct xr_upgrade *u, int fd)
 	return 0;
 }
 
-/*
- * MSG_MORE, TCP_CORK or Nagle may hold back the last bytes before the switch until more
- * come, and no more will: setting TCP_NODELAY sends them.
- */
-static void up_push_tail(int fd)
-{
-	int on = 1, was = 0;
-	socklen_t len = sizeof(was);
-
-	xr_sys5(SYS_getsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &was, &len);
-	xr_sys5(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-	if (!was)
-		xr_sys5(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &was, sizeof(was));
-}
-
 /* Both locks held: publishes START at this very offset. */
 static int up_leave_tcp(struct xr_flow *f, int fd)
 {
@@ -223,7 +207,7 @@ static int up_leave_tcp(struct xr_flow *f, int fd)
 		xr_fetch_and(&f->path, ~XR_PATH_TX);
 		return r;
 	}
-	up_push_tail(fd);
+	xr_ksock_push_tail(fd);
 	f->tx_state = XR_TX_RING;
 	f->reason = XR_REASON_NONE;
 	f->moved_ns = xr_now_ns();
@@ -435,15 +419,17 @@ static void up_begin(struct xr_flow *f, int fd)
 		}
 		if (r == -ECONNREFUSED || r == -EAGAIN) {
 			/*
-			 * Not there (yet).  The host's threshold is lower, but bytes that this end has
-			 * sent may wait unread for long: it is given 170 ms in all.
+			 * Not there (yet): bytes that this end has sent may wait unread for long, so it
+			 * is given 170 ms; where others were met, some seconds: all places may be taken.
 			 */
+			int n = f->up_tries < 4 ? f->up_tries : 4;
+
 			up_free(u);
-			f->up_after = xr_now_ns() + (2000000ull << (2 * f->up_tries));
-			if (++f->up_tries >= 5)
+			f->up_after = xr_now_ns() + (2000000ull << (2 * n));
+			if (++f->up_tries >= (xr_links_any() ? 16 : 5))
 				up_give_up(f, XR_REASON_PEER_NOT_XRDMA);
 			else
-				up_later(f, 1u << f->up_tries, 4096ull << f->up_tries);
+				up_later(f, 2u << n, 8192ull << n);
 			return;
 		}
 	}
