@@ -305,6 +305,16 @@ void xr_links_add(struct xr_shm_link *l)
 	xr_stats_add(XR_STAT_PAIRS, 1);
 }
 
+void xr_links_progress(void)
+{
+	struct xr_shm_link *l;
+
+	slab_lock();
+	for (l = flow_links; l; l = l->next)
+		xr_shm_link_progress(l);
+	slab_unlock();
+}
+
 int xr_links_any(void)
 {
 	/* racy, a hint */

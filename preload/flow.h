@@ -291,6 +291,8 @@ _Static_assert(sizeof(struct xr_flow) <= 640, "a flow grows by lines, times max_
  */
 struct xr_shm_link *xr_links_find(const uint8_t uuid[16], uint64_t id, int side);
 void xr_links_add(struct xr_shm_link *l);
+/* Takes what has come in on all control connections: a child is to know the peers' bells. */
+void xr_links_progress(void);
 /* 1: this process shares memory with some other. */
 int xr_links_any(void);
 void xr_link_ref(struct xr_shm_link *l);

@@ -374,6 +374,8 @@ static int poll_sleep(struct poll_run *p)
 	p->w = xr_waiter_enter();
 	if (poll_prepare(p))
 		goto undo;
+	if (!p->slice && p->nfabric)
+		p->slice = XR_WAIT_PEER;
 	if (p->slice)
 		slice = xr_now_ns() + p->slice;
 	/* an operator's wish concerns flows on a fabric alone */

@@ -110,8 +110,11 @@ void xr_process_fork_begin(void)
 {
 	xr_fork_check();
 	/* counted once: a child that a vfork child forks has lost its way in our table */
-	if (!xr_vfork_depth)
+	if (!xr_vfork_depth) {
+		/* a child has no control connections: a bell that it has not got it cannot ring */
+		xr_links_progress();
 		fork_prepare(0);
+	}
 	process_forking = 1;
 }
 

@@ -472,9 +472,9 @@ static int wait_in_kernel(struct wait_sleep *s, int fd, uint32_t mask, int bell,
 		p[1].fd = bell;
 	else
 		slice = XR_WAIT_SLICE;
-	/* a child that takes the flow to TCP may not have our bell */
-	if (!slice && xr_flow_holders(s->f) > 1)
-		slice = XR_WAIT_LONG;
+	/* a child that takes the flow to TCP may not have our bell, nor a child of the peer's */
+	if (!slice)
+		slice = xr_flow_holders(s->f) > 1 ? XR_WAIT_LONG : XR_WAIT_PEER;
 	if (slice)
 		slice += xr_now_ns();
 	pthread_cleanup_push(wait_undo, s);

@@ -16,6 +16,7 @@
 #include "ready.h"
 
 #define XR_WAIT_SLICE	1000000u	/* ns; for sleepers that nobody can wake */
+#define XR_WAIT_PEER	1000000000u	/* ns; a forked child of the peer's may lack the bell to ring */
 #define XR_WAIT_LONG	100000000u	/* ns; where the kernel socket has said all it will say */
 
 /* poll(2) bits that answer a question for mask on a flow. */
