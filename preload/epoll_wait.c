@@ -26,6 +26,7 @@ struct ep_wait {
 	struct xr_signal_mark mark;
 	uint32_t round;
 	int epfd, max, has_deadline;
+	int ms;			/* of the time-out as the program gave it, while nothing is gone of it; 0: unknown */
 	int n;			/* events found so far, or -errno */
 	int token_seen;
 	int kernel_done;	/* its events are among them: a second look would repeat them */
@@ -72,8 +73,10 @@ static int plain_real(struct ep_wait *w)
 	struct timespec ts = { 0, 0 };
 	int r, saved = errno;
 
-	if (!w->has_deadline) {
-		r = xr_real.epoll_pwait(w->epfd, w->evs, w->max, -1, w->sigmask);
+	if (!w->has_deadline || !w->deadline || w->ms) {
+		r = xr_real.epoll_pwait(w->epfd, w->evs, w->max, w->has_deadline ? w->ms : -1,
+					w->sigmask);
+		w->ms = 0;
 		goto done;
 	}
 	if (w->deadline) {
@@ -384,6 +387,49 @@ static void wait_fabric(struct ep_wait *w)
 	}
 }
 
+static int wait_all(struct ep_wait *w)
+{
+	struct xr_epoll *outer_ep = in.ep;
+	uintptr_t outer_frame = in.frame, frame = (uintptr_t)__builtin_frame_address(0);
+	uint32_t outer_asleep = in.asleep;
+	int r;
+
+	/* the kernel finds the words for what is not even an address */
+	if (!w->ep || w->max <= 0 || (uintptr_t)w->evs < 4096)
+		return plain_real(w);
+	w->token = w->ep->token;
+	if (xr_unlikely(w->ep->gen != xr_ep_gen)) {
+		xr_ep_adopt(w->ep);
+		return wait_inherited(w);
+	}
+	w->mark = xr_signal_mark();
+	while (!xr_load_acquire(&w->ep->attached) && !xr_load_relaxed(&w->ep->dirty)) {
+		w->n = wait_plain(w);
+		if (xr_likely(!w->token_seen))
+			return w->n;
+		/* a flow moved; or it moved back, and its last echo was all there was */
+		w->token_seen = 0;
+		if (w->n < 0)
+			return w->n;
+	}
+	if (xr_unlikely(in.ep && !xr_frame_alive(frame, in.frame))) {
+		wait_repair();
+		outer_ep = NULL;
+	}
+	r = wait_enter(w);
+	if (xr_unlikely(r))
+		return r == -EDEADLK ? -EINTR : wait_inherited(w);
+	in.ep = w->ep;
+	in.frame = frame;
+	in.asleep = 0;
+	wait_fabric(w);
+	wait_leave(w->ep);
+	in.ep = outer_ep;
+	in.frame = outer_frame;
+	in.asleep = outer_asleep;
+	return w->n;
+}
+
 int xr_epoll_wait(int epfd, struct epoll_event *evs, int max, uint64_t deadline, int has_deadline,
 		  const sigset_t *sigmask)
 {
@@ -391,43 +437,17 @@ int xr_epoll_wait(int epfd, struct epoll_event *evs, int max, uint64_t deadline,
 		.ep = xr_fd_epoll(epfd), .evs = evs, .sigmask = sigmask, .deadline = deadline,
 		.epfd = epfd, .max = max, .has_deadline = has_deadline,
 	};
-	struct xr_epoll *outer_ep = in.ep;
-	uintptr_t outer_frame = in.frame, frame = (uintptr_t)__builtin_frame_address(0);
-	uint32_t outer_asleep = in.asleep;
-	int r;
 
-	/* the kernel finds the words for what is not even an address */
-	if (!w.ep || max <= 0 || (uintptr_t)evs < 4096)
-		return plain_real(&w);
-	w.token = w.ep->token;
-	if (xr_unlikely(w.ep->gen != xr_ep_gen)) {
-		xr_ep_adopt(w.ep);
-		return wait_inherited(&w);
-	}
-	w.mark = xr_signal_mark();
-	while (!xr_load_acquire(&w.ep->attached) && !xr_load_relaxed(&w.ep->dirty)) {
-		w.n = wait_plain(&w);
-		if (xr_likely(!w.token_seen))
-			return w.n;
-		/* a flow moved; or it moved back, and its last echo was all there was */
-		w.token_seen = 0;
-		if (w.n < 0)
-			return w.n;
-	}
-	if (xr_unlikely(in.ep && !xr_frame_alive(frame, in.frame))) {
-		wait_repair();
-		outer_ep = NULL;
-	}
-	r = wait_enter(&w);
-	if (xr_unlikely(r))
-		return r == -EDEADLK ? -EINTR : wait_inherited(&w);
-	in.ep = w.ep;
-	in.frame = frame;
-	in.asleep = 0;
-	wait_fabric(&w);
-	wait_leave(w.ep);
-	in.ep = outer_ep;
-	in.frame = outer_frame;
-	in.asleep = outer_asleep;
-	return w.n;
+	return wait_all(&w);
+}
+
+int xr_epoll_wait_ms(int epfd, struct epoll_event *evs, int max, int ms, const sigset_t *sigmask)
+{
+	struct ep_wait w = {
+		.ep = xr_fd_epoll(epfd), .evs = evs, .sigmask = sigmask,
+		.deadline = ms > 0 ? xr_now_ns() + (uint64_t)ms * 1000000u : 0,
+		.epfd = epfd, .max = max, .has_deadline = ms >= 0, .ms = ms > 0 ? ms : 0,
+	};
+
+	return wait_all(&w);
 }

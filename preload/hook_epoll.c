@@ -38,14 +38,10 @@ static int known(int epfd)
 	return 1;
 }
 
-XR_HOOK int epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
+XR_SLOW int ctl_flow(struct xr_flow *f, int epfd, int op, int fd, struct epoll_event *ev)
 {
-	struct xr_flow *f = xr_fd_flow(fd);
 	int r;
 
-	/* what can never move needs no record: the kernel's is all there is to know */
-	if (f && xr_flow_settled(f))
-		return xr_real.epoll_ctl(epfd, op, fd, ev);
 	if (known(epfd)) {
 		/* what is registered cannot change hands any more */
 		if (f && op == EPOLL_CTL_ADD && xr_unlikely(f->owner_pid != xr_getpid()))
@@ -59,17 +55,20 @@ XR_HOOK int epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 	return r;
 }
 
-static uint64_t timeout_deadline(int timeout)
+XR_HOOK int epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 {
-	return timeout <= 0 ? 0 : xr_now_ns() + (uint64_t)timeout * 1000000u;
+	struct xr_flow *f = xr_fd_flow(fd);
+
+	/* what can never move needs no record: the kernel's is all there is to know */
+	return f && xr_flow_settled(f) ? xr_real.epoll_ctl(epfd, op, fd, ev) :
+					 ctl_flow(f, epfd, op, fd, ev);
 }
 
 XR_HOOK int epoll_wait(int epfd, struct epoll_event *ev, int max, int timeout)
 {
 	if (!known(epfd) || max <= 0)
 		return xr_real.epoll_wait(epfd, ev, max, timeout);
-	return (int)xr_ret(xr_epoll_wait(epfd, ev, max, timeout_deadline(timeout), timeout >= 0,
-					 NULL));
+	return (int)xr_ret(xr_epoll_wait_ms(epfd, ev, max, timeout, NULL));
 }
 
 XR_HOOK int epoll_pwait(int epfd, struct epoll_event *ev, int max, int timeout,
@@ -77,8 +76,7 @@ XR_HOOK int epoll_pwait(int epfd, struct epoll_event *ev, int max, int timeout,
 {
 	if (!known(epfd) || max <= 0)
 		return xr_real.epoll_pwait(epfd, ev, max, timeout, mask);
-	return (int)xr_ret(xr_epoll_wait(epfd, ev, max, timeout_deadline(timeout), timeout >= 0,
-					 mask));
+	return (int)xr_ret(xr_epoll_wait_ms(epfd, ev, max, timeout, mask));
 }
 
 XR_HOOK int epoll_pwait2(int epfd, struct epoll_event *ev, int max, const struct timespec *ts,

@@ -70,6 +70,8 @@ int xr_epoll_created(int epfd, int flags);
 int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev);
 int xr_epoll_wait(int epfd, struct epoll_event *evs, int max, uint64_t deadline, int has_deadline,
 		  const sigset_t *sigmask);
+/* The same, with the time-out of epoll_wait(2): the kernel gets it as it is, in the common case. */
+int xr_epoll_wait_ms(int epfd, struct epoll_event *evs, int max, int ms, const sigset_t *sigmask);
 /* dup of an epoll descriptor; close of one; close of the last descriptor of a flow. */
 void xr_epoll_dup(int oldfd, int newfd);
 void xr_epoll_close(int epfd);

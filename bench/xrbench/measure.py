@@ -9,6 +9,7 @@ from . import proc, work
 
 
 QUIET = .1      # of the machine may be taken by others during a quiet round
+CLOSE = 3       # times the rounds where the floor is closer to 1 than the noise of a few rounds
 
 
 class Progress:
@@ -78,8 +79,8 @@ class Row:
 
     def keep(self, rounds):
         """The rounds that count: chosen by what others did meanwhile, not by their results."""
-        for i, c in enumerate(self.work.contenders):
-            self.samples[c.name] = [one[i][0] for _, _, one in sorted(rounds, key=lambda r: r[1])]
+        for c in self.work.contenders:
+            self.samples[c.name] = [one[c.name][0] for _, _, one in sorted(rounds, key=lambda r: r[1])]
         self.foreign = [f for f, _, _ in rounds]
 
     def median(self, name):
@@ -155,16 +156,18 @@ def measure(w, setup, rounds, seconds, quiet, progress):
             if lines:
                 row.flows[c.name] = lines
         taken = []
+        rounds *= CLOSE if any(.9 < f.ratio < 1 for f in w.floors) else 1
         while len(taken) < rounds or (
                 quiet and len(taken) < 4 * rounds
                 and sum(r[0] <= QUIET for r in taken) < rounds):
-            one = []
-            for c in w.contenders:
+            one = {}
+            # by turns first and last: what drifts would favour one of them
+            for c in w.contenders[::-1 if len(taken) % 2 else 1]:
                 so_far = row.ratio()
                 progress.update(f"{w.title}: round {len(taken) + 1} {c.name}"
                                 + (f", ratio so far {so_far:.2f}" if so_far else ""))
-                one.append(take(w, setup, c, seconds, quiet))
-            taken.append((max(f for _, f in one), len(taken), one))
+                one[c.name] = take(w, setup, c, seconds, quiet)
+            taken.append((max(f for _, f in one.values()), len(taken), one))
             row.keep(sorted(taken)[:rounds])
     except proc.BenchError as e:
         row.error = str(e)
