@@ -263,7 +263,8 @@ static uint32_t visit_news(const struct ep_visit *v)
 	const struct xr_epreg *r = v->reg;
 	uint32_t m = v->raw & r->events;
 
-	if (!(r->events & EPOLLET) || r->force)
+	/* a reset or an end that the kernel tells of wakes all, whatever they wait for */
+	if (!(r->events & EPOLLET) || r->force || (v->kernel & (EPOLLERR | EPOLLHUP)))
 		return m;
 	return (m & ~r->last) || (m && v->pos != r->pos) ? m : 0;
 }

@@ -501,9 +501,12 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 		n = xr_wait_flow(f, fd, POLLIN, deadline, mark);
 		if (n)
 			return done ? (ssize_t)done : n;
-		/* after a handler a part is the answer, also where the call would be restarted */
-		if (done && xr_signal_mark().any != mark.any)
+		if (xr_likely(xr_signal_mark().any == mark.any))
+			continue;
+		/* after a handler a part is the answer; with none yet the call is restarted */
+		if (done)
 			return (ssize_t)done;
+		mark = xr_signal_restart(mark);
 	}
 }
 

@@ -28,6 +28,14 @@ uint32_t xr_waiter_self(void);
 struct xr_signal_mark { uint32_t any, norestart; };
 struct xr_signal_mark xr_signal_mark(void);
 
+/* A call that had this mark is restarted if all handlers since then allow it: its new mark. */
+static inline struct xr_signal_mark xr_signal_restart(struct xr_signal_mark mark)
+{
+	struct xr_signal_mark now = xr_signal_mark();
+
+	return now.norestart == mark.norestart ? now : mark;
+}
+
 /*
  * Sleeps until the flow may be ready for mask (POLLIN or POLLOUT), the kernel socket
  * says something that matters, a signal handler ran, or the deadline (xr_now_ns time
