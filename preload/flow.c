@@ -169,41 +169,6 @@ void xr_flow_stay_tcp(struct xr_flow *f, int fd, enum xr_reason why)
 	xr_stats_flow_reason(f->st, why);
 }
 
-/* Both directions are on TCP.  1: this call it was that took the flow off the fabric. */
-static int leave_fabric(struct xr_flow *f)
-{
-	/* thresholds first: once COUNT is set a hook may reach them */
-	uint32_t next = xr_flow_return_plan(f) ? XR_PATH_COUNT : 0;
-	uint32_t path = xr_load_acquire(&f->path);
-
-	do {
-		if (!(path & XR_PATH_FABRIC))
-			return 0;
-	} while (!xr_cas(&f->path, &path, (path & ~XR_PATH_FABRIC) | next));
-	xr_fetch_or(&f->tx.dir->state, XR_DIR_GONE | (next ? 0 : XR_DIR_STAYS));
-	return 1;
-}
-
-void xr_flow_leave(struct xr_flow *f)
-{
-	/*
-	 * Both states are seq_cst: of two directions that come back at the same time at least
-	 * one sees the other.
-	 */
-	if (atomic_load(&f->rx_state) == XR_RX_TCP && atomic_load(&f->tx_state) == XR_TX_TCP &&
-	    leave_fabric(f)) {
-		/* an end of the connection is no retreat */
-		if (!f->rx_dead && !(xr_flow_peer_state(f) & XR_DIR_CLOSED))
-			xr_stats_add(XR_STAT_RETREATS, 1);
-		xr_debug("descriptor %d: back on TCP: %s", f->priv->fd,
-			 xr_reason_name(f->reason));
-		xr_flow_wake(f);
-	}
-	xr_stats_flow_carrier(f->st, f->tx_state == XR_TX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
-			      f->rx_state == XR_RX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
-			      (uint32_t)f->link->peer_pid);
-}
-
 /* ---- accounting of kernel I/O -------------------------------------------- */
 
 /*

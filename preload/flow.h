@@ -6,29 +6,12 @@
  * pointer stays readable after the flow was released and re-used, so hooks look the
  * flow up without a reference and re-check under the lock where it matters.
  *
- * Directions are independent.  Receive direction:
- *
- *	RX_TCP --ready--> RX_READY --START(N) seen--> RX_DRAIN --N bytes read--> RX_RING
- *	  ^                   |                                                   |   |
- *	  |                   +--frozen before START                sealed, frozen|   |frozen by
- *	  |                   v                    by us; read to the end of it   |   |the sender;
- *	  +-------------------+<--------------------------------------------------+   |read to the
- *	  |                                                                           |end of it
- *	  +<--what was read here has come again and is thrown away-- RX_SKIP <--------+
- *
- * Send direction:
- *
- *	TX_TCP --peer ready, START(N) published--> TX_RING --freeze--> TX_REPLAY
- *	  ^                                                                |
- *	  +---------------- retained bytes are in the kernel --------------+
- *
- * The hooks keep carrying both directions (XR_PATH_RX, XR_PATH_TX stay set) until both are
- * on TCP again, so that a reader finishes a replay that the writer's end still owes.  Then
- * the flow is what it was before the upgrade, and where the reason of the retreat permits
- * it, may be upgraded again (flow_return.c).
- *
- * END (the FIN of the fabric) and what the kernel socket says about the peer's life
- * end a direction.  All of it is in flow.c, flow_rx.c and flow_tx.c.
+ * Directions are independent: each has a state, drawn and changed in flow_machine.c alone.
+ * The hooks keep carrying both (XR_PATH_RX, XR_PATH_TX stay set) until both are on TCP again, so
+ * that a reader finishes a replay that the writer's end still owes.  Then the flow is what it
+ * was before the upgrade, and where the reason of the retreat permits it, may be upgraded
+ * again (flow_return.c).  END (the FIN of the fabric) and what the kernel socket says about
+ * the peer's life end a direction.
  *
  * Locks: rx_lock guards the receive direction, tx_lock the send direction; both when
  * the state of the whole flow changes, tx_lock first.  They are held for copies and
@@ -227,6 +210,15 @@ long xr_flow_outq(struct xr_flow *f, int fd);
  */
 int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns);
 
+/* The same, where what becomes of unread bytes does not follow from the reason. */
+enum xr_retreat {
+	XR_RETREAT_FREEZE,	/* the sender replays them: the next reader knows only the kernel socket */
+	XR_RETREAT_SEAL,	/* the next reader drains the ring itself */
+	XR_RETREAT_EITHER,	/* replayed; a reader with hooks need not wait for it, and skips it then */
+};
+int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_retreat how,
+		       uint64_t wait_ns);
+
 /* ---- readiness ----------------------------------------------------------- */
 
 /*
@@ -258,6 +250,17 @@ struct xr_flow *xr_flow_by_cookie(struct xr_shm_link *l, uint32_t cookie);
 
 /* For UINT32_MAX cookies: every flow of this process on the link. */
 void xr_flow_each(struct xr_shm_link *l, void (*fn)(void *arg, struct xr_flow *f), void *arg);
+
+/* ---- changes of state (flow_machine.c) ------------------------------------- */
+
+/* Both ends know all, and no thread is in a kernel read: START may come.  rx_lock held. */
+void xr_flow_rx_ready(struct xr_flow *f);
+/* n of the bytes that were to come over TCP before the ring were read.  rx_lock held. */
+void xr_flow_rx_drained(struct xr_flow *f, size_t n);
+/* Nobody reads here any more.  rx_lock held. */
+void xr_flow_rx_close(struct xr_flow *f);
+/* Publishes START: `written` bytes went over TCP.  Both locks held.  0 or -errno. */
+int xr_flow_tx_start(struct xr_flow *f, uint64_t written);
 
 /* ---- locks --------------------------------------------------------------- */
 
@@ -343,6 +346,8 @@ int xr_flow_tx_push_replay(struct xr_flow *f, int fd);
 void xr_flow_tx_to_tcp(struct xr_flow *f);
 /* After unlocking: tells the peer of new data or of a freeze. */
 void xr_flow_tell(struct xr_flow *f, uint32_t waiter);
+/* Wakes the peer's sender: one that waits for space shall see what became of this end. */
+void xr_flow_tell_sender(struct xr_flow *f);
 /* The peer froze our direction: replay.  Takes tx_lock.  Also a step of the upgrade. */
 void xr_flow_tx_care(struct xr_flow *f, int fd);
 /* The error that the program has not been told yet, taken: errno value or 0. */
@@ -443,6 +448,8 @@ void xr_flow_kid_counts(struct xr_flow *f);
 uint32_t xr_flow_holders(const struct xr_flow *f);
 /* Rate-limited house-keeping (closed flows whose peer is done, dead links); any hook may call it. */
 void xr_flow_sweep(void);
+/* At its exit. */
+void xr_flow_kid_exit(void);
 /* exit(), _exit(), destructor: END on everything that this process alone holds. */
 void xr_flow_exit(void);
 

@@ -358,11 +358,9 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 	case XR_RX_DRAIN:
 		n = rx_kernel(fd, d, len, len < f->drain_left ? len : f->drain_left, flags);
 		if (n > 0 && !(flags & MSG_PEEK)) {
-			f->drain_left -= (uint64_t)n;
+			xr_flow_rx_drained(f, (size_t)n);
 			atomic_fetch_add_explicit(&f->tcp_rx, (uint64_t)n, memory_order_relaxed);
 			xr_stats_rx(f->st, XR_CARRIER_TCP, (uint64_t)n);
-			if (!f->drain_left)
-				f->rx_state = XR_RX_RING;
 		} else if (n > 0 && (uint64_t)n == f->drain_left && (size_t)n < len) {
 			return rx_peek_on(f, fd, d, (size_t)n, len, flags);
 		}

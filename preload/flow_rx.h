@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Between flow_rx.c (reading) and flow_rx_state.c (states).  rx_lock is held everywhere here. */
+/* Between flow_rx.c (reading) and flow_machine.c, flow_rx_look.c.  rx_lock is held everywhere here. */
 #ifndef XR_FLOW_RX_H
 #define XR_FLOW_RX_H
 

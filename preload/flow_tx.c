@@ -21,20 +21,6 @@
 
 #define TX_NONE			((ssize_t)-EAGAIN)
 
-void xr_flow_tx_start_replay(struct xr_flow *f, enum xr_reason why)
-{
-	if (f->tx_state != XR_TX_RING)
-		return;
-	xr_shm_tx_freeze(&f->tx);
-	f->tx_state = XR_TX_REPLAY;
-	/* a retreat of the whole flow has given its reason already */
-	if (!f->reason) {
-		f->reason = (uint16_t)why;
-		xr_stats_reason(why);
-		xr_stats_flow_reason(f->st, why);
-	}
-}
-
 void xr_flow_tell(struct xr_flow *f, uint32_t waiter)
 {
 	int r;
@@ -57,47 +43,12 @@ void xr_flow_tell(struct xr_flow *f, uint32_t waiter)
 	}
 }
 
-/* The kernel socket takes the direction over; nothing is owed on the fabric. */
-void xr_flow_tx_to_tcp(struct xr_flow *f)
+void xr_flow_tell_sender(struct xr_flow *f)
 {
-	f->tx_state = XR_TX_TCP;
-	xr_flow_leave(f);
-}
+	uint64_t a = xr_load_relaxed(&f->rx.dir->tx_arm);
 
-/*
- * Moves retained bytes into the kernel.  0 when all are there (state is then TX_TCP),
- * -EAGAIN when the kernel took only a part, or the error of the socket.
- */
-int xr_flow_tx_push_replay(struct xr_flow *f, int fd)
-{
-	struct iovec iov[16];
-	size_t n;
-
-	/* an error that waits there is the program's to take */
-	if (xr_ksock_poll(fd, 0) & POLLERR) {
-		xr_flow_tx_to_tcp(f);
-		return -EPIPE;
-	}
-	while ((n = xr_shm_tx_replay(&f->tx, iov, 16)) > 0) {
-		ssize_t r = xr_ksock_send(fd, iov, (int)n, 0);
-
-		if (r < 0) {
-			if (r == -EAGAIN || r == -EINTR)
-				return -EAGAIN;
-			/* the connection is gone: what is retained has nowhere to go */
-			xr_flow_tx_to_tcp(f);
-			return (int)r;
-		}
-		xr_shm_tx_replayed(&f->tx, (size_t)r);
-		atomic_fetch_add_explicit(&f->tcp_tx, (uint64_t)r, memory_order_relaxed);
-		xr_stats_tx(f->st, XR_CARRIER_TCP, (uint64_t)r);
-	}
-	if (f->tx_shut && !f->tx_kfin) {
-		f->tx_kfin = 1;
-		xr_sys2(SYS_shutdown, fd, SHUT_WR);
-	}
-	xr_flow_tx_to_tcp(f);
-	return 0;
+	if (XR_TXARM_WAITER(a))
+		xr_shm_link_notify(f->link, XR_TXARM_WAITER(a), f->peer_cookie);
 }
 
 void xr_flow_tx_care(struct xr_flow *f, int fd)

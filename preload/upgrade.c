@@ -165,7 +165,7 @@ static int up_enter_rx(struct xr_flow *f, int fd)
 		xr_fetch_and(&f->path, ~XR_PATH_RX);
 		return r;
 	}
-	f->rx_state = XR_RX_READY;
+	xr_flow_rx_ready(f);
 	return 0;
 }
 
@@ -202,14 +202,12 @@ static int up_leave_tcp(struct xr_flow *f, int fd)
 	if (!r && written != xr_load_relaxed(&f->tcp_tx))
 		r = -EILSEQ;
 	if (!r)
-		r = xr_shm_tx_control(&f->tx, XR_OP_START, written);
+		r = xr_flow_tx_start(f, written);
 	if (r) {
 		xr_fetch_and(&f->path, ~XR_PATH_TX);
 		return r;
 	}
 	xr_ksock_push_tail(fd);
-	f->tx_state = XR_TX_RING;
-	f->reason = XR_REASON_NONE;
 	f->moved_ns = xr_now_ns();
 	f->fails = 0;
 	return 0;

@@ -34,16 +34,16 @@ MUTANTS = {
         "preload/upgrade.c", "u->state == XR_UP_READY && xr_load_acquire(&f->tx.dir->ready)",
         "u->state == XR_UP_READY", ["sleep-upgrade", "upgrade-back", "upgrade"]),
     "the ring is read before the rest of TCP": (
-        "preload/flow_rx_state.c", "f->drain_left ? XR_RX_DRAIN : XR_RX_RING", "XR_RX_RING", ["upgrade-lag"]),
+        "preload/flow_machine.c", "f->drain_left ? XR_RX_DRAIN : XR_RX_RING", "XR_RX_RING", ["upgrade-lag"]),
     "any FIN is a death": (
-        "preload/flow_rx_state.c", "\treturn xr_shm_link_progress(f->link) != 0;\n", "\treturn 1;\n",
+        "preload/flow_rx_look.c", "\treturn xr_shm_link_progress(f->link) != 0;\n", "\treturn 1;\n",
         ["half-close-poll"]),
     "memory is not looked at again when the FIN shows": (
         "preload/flow_rx.c",
         "\t\t\tn = rx_ring(f, fd, d, len, flags);\n\t\t\tif (n == RX_MOVED)\n",
         "\t\t\tif (n == RX_MOVED)\n", ["kill", "kill-lag"]),
     "END is forgotten by a replay": (
-        "preload/flow_tx.c", "\tif (f->tx_shut && !f->tx_kfin) {", "\tif (0) {", ["half-close", "half-close-exec"]),
+        "preload/flow_machine.c", "\tif (f->tx_shut && !f->tx_kfin) {", "\tif (0) {", ["half-close", "half-close-exec"]),
     "unread bytes do not make a close a reset": (
         "preload/flow_close.c", "abort = unread || ", "unread = 0;\n\tabort =", ["close", "sleep-close", "upgrade-close"]),
     "the block of a direction is given away while the peer reads it": (

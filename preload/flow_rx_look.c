@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The receive direction of a flow: its states, and what the kernel socket says of the peer's life. */
+/* The receive direction of a flow: what there is, and what the kernel socket says of the peer's life. */
 #include <errno.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -7,66 +7,6 @@
 #include "flow_rx.h"
 #include "log.h"
 #include "mem.h"
-
-/* START in the first slot: how much of the stream is still to come over TCP. */
-static int rx_take_start(struct xr_flow *f, const struct xr_view *v)
-{
-	/* own count: checked against the kernel's when the upgrade began, all reads are ours since */
-	uint64_t got = xr_load_relaxed(&f->tcp_rx);
-	int r;
-
-	if (v->arg < got) {
-		xr_warn("peer process %d leaves TCP at an offset that is already read",
-			f->link->peer_pid);
-		return -EPROTO;
-	}
-	xr_shm_rx_take(&f->rx, v, 0);
-	r = xr_shm_rx_commit(&f->rx);
-	if (r)
-		return r;
-	f->drain_left = v->arg - got;
-	f->rx_state = f->drain_left ? XR_RX_DRAIN : XR_RX_RING;
-	xr_stats_add(XR_STAT_FLOWS_UPGRADED, 1);
-	xr_stats_flow_carrier(f->st, f->tx_state == XR_TX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
-			      XR_CARRIER_SHM, (uint32_t)f->link->peer_pid);
-	return 0;
-}
-
-/* The direction is frozen and read to its end: the kernel socket carries the rest. */
-void xr_rx_to_tcp(struct xr_flow *f)
-{
-	if (f->rx.late) {
-		f->rx_state = XR_RX_SKIP;
-		return;
-	}
-	f->rx_state = XR_RX_TCP;
-	xr_flow_leave(f);
-}
-
-/* 0: what is late has all come, and gone. */
-int xr_rx_drop_late(struct xr_flow *f, int fd)
-{
-	while (f->rx.late) {
-		size_t n = f->rx.late < 1u << 30 ? (size_t)f->rx.late : 1u << 30;
-		/* MSG_TRUNC: tcp(7) discards instead of copying */
-		ssize_t r = xr_sys6(SYS_recvfrom, fd, NULL, n, MSG_TRUNC | MSG_DONTWAIT, NULL, NULL);
-
-		if (r <= 0)
-			return r ? (int)r : -ENODATA;
-		f->rx.late -= (uint64_t)r;
-		atomic_fetch_add_explicit(&f->tcp_rx, (uint64_t)r, memory_order_relaxed);
-	}
-	return 0;
-}
-
-int xr_flow_rx_skip(struct xr_flow *f, int fd)
-{
-	int r = xr_rx_drop_late(f, fd);
-
-	if (!r)
-		xr_rx_to_tcp(f);
-	return r;
-}
 
 /*
  * Nonsense in shared memory is what a broken TCP peer would be: the connection is
@@ -131,31 +71,6 @@ void xr_rx_look_kernel(struct xr_flow *f, int fd)
 int xr_rx_reset_due(struct xr_flow *f)
 {
 	return !f->rx_dead && (xr_flow_peer_state(f) & XR_DIR_CLOSED);
-}
-
-/* READY: has the sender left TCP?  1 when the state moved on, 0, or an error. */
-int xr_rx_try_start(struct xr_flow *f, int fd)
-{
-	struct xr_view v;
-	int r = xr_shm_rx_peek(&f->rx, &v);
-
-	if (xr_likely(!r)) {
-		if (!xr_shm_rx_is_frozen(&f->rx) && !(xr_flow_peer_state(f) & XR_DIR_GONE))
-			return 0;
-		r = -ESTALE;
-	} else if (r == 1 && v.arg < xr_load_relaxed(&f->tcp_rx) && !xr_shm_rx_is_frozen(&f->rx) &&
-		   f->rx.replayed) {
-		/* what was read beyond START is the replay, since it was looked for before START */
-		r = -ESTALE;
-	} else if (r == 1) {
-		r = v.op == XR_OP_START ? rx_take_start(f, &v) : -EPROTO;
-		if (!r)
-			return 1;
-	}
-	if (r == -EPROTO)
-		return xr_rx_corrupt(f, fd);
-	xr_rx_to_tcp(f);
-	return 1;
 }
 
 void xr_flow_kernel_event(struct xr_flow *f, uint32_t revents)

@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The state machine of a flow.  Every change of state is in this file, and only here; who
+ * reads and writes bytes (flow_rx.c, flow_tx.c), who ends a flow (flow_close.c) and who
+ * brings it up (upgrade.c) calls what is below.  xrdma-protocol(7) has the same from outside.
+ *
+ *	RECEIVE DIRECTION (rx_lock)
+ *
+ *	                    both ends know all, nobody is in a kernel read        xr_flow_rx_ready
+ *	    +--> RX_TCP ---------------------------------------------> RX_READY
+ *	    |      ^ ^                                                  |   |
+ *	    |      | |  frozen before START; peer gone                  |   | START(N) seen
+ *	    |      | +--------------------------------------------------+   | xr_rx_try_start
+ *	    |      |                                                        v
+ *	    |      |  we freeze: the sender replays                     RX_DRAIN  N - read bytes of
+ *	    |      +<---------------------------------------------------+   |     TCP are left
+ *	    |      |                                                        | xr_flow_rx_drained
+ *	    |      |  we freeze (reader without hooks);                     v
+ *	    |      |  sealed by us, read to the seal                    RX_RING
+ *	    |      +<---------------------------------------------------+   |
+ *	    |                                                               | frozen by the sender, or by
+ *	    |  `late` bytes came over TCP again                             | us for a reader with hooks:
+ *	    +<------------------------------- RX_SKIP <---------------------+ read on to its end
+ *	       xr_flow_rx_skip                                 xr_rx_to_tcp
+ *
+ *	SEND DIRECTION (tx_lock)
+ *
+ *	              peer READY, nobody in a kernel write: START(N) published    xr_flow_tx_start
+ *	    TX_TCP ----------------------------------------------------> TX_RING
+ *	      ^                                                             |
+ *	      |                                  frozen by either end, or   | xr_flow_tx_start_replay
+ *	      |  retained bytes are in the       the peer is gone           v
+ *	      +<------------------------------------------------------- TX_REPLAY
+ *	         kernel socket (or it is dead)        xr_flow_tx_push_replay
+ *
+ *	THE FLOW (xr_flow_leave): RX_TCP and TX_TCP after either was elsewhere: the hooks let go of
+ *	it (XR_PATH_FABRIC cleared), and where the reason permits it comes back (flow_return.c).
+ *
+ * A retreat may begin at either end, at both at once, during an upgrade or another retreat: each
+ * end changes its own two states only, and what it tells the other is one bit (FROZEN) in a
+ * word that both map.  Whoever freezes first wins; the other finds out at its next access.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include "flow_rx.h"
+#include "log.h"
+#include "mem.h"
+#include "ready.h"
+
+/* ---- receive direction ---------------------------------------------------- */
+
+void xr_flow_rx_ready(struct xr_flow *f)
+{
+	f->rx_state = XR_RX_READY;
+}
+
+/* START in the first slot: how much of the stream is still to come over TCP. */
+static int rx_take_start(struct xr_flow *f, const struct xr_view *v)
+{
+	/* own count: checked against the kernel's when the upgrade began, all reads are ours since */
+	uint64_t got = xr_load_relaxed(&f->tcp_rx);
+	int r;
+
+	if (v->arg < got) {
+		xr_warn("peer process %d leaves TCP at an offset that is already read",
+			f->link->peer_pid);
+		return -EPROTO;
+	}
+	xr_shm_rx_take(&f->rx, v, 0);
+	r = xr_shm_rx_commit(&f->rx);
+	if (r)
+		return r;
+	f->drain_left = v->arg - got;
+	f->rx_state = f->drain_left ? XR_RX_DRAIN : XR_RX_RING;
+	xr_stats_add(XR_STAT_FLOWS_UPGRADED, 1);
+	xr_stats_flow_carrier(f->st, f->tx_state == XR_TX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
+			      XR_CARRIER_SHM, (uint32_t)f->link->peer_pid);
+	return 0;
+}
+
+/* READY: has the sender left TCP?  1 when the state moved on, 0, or an error. */
+int xr_rx_try_start(struct xr_flow *f, int fd)
+{
+	struct xr_view v;
+	int r = xr_shm_rx_peek(&f->rx, &v);
+
+	if (xr_likely(!r)) {
+		if (!xr_shm_rx_is_frozen(&f->rx) && !(xr_flow_peer_state(f) & XR_DIR_GONE))
+			return 0;
+		r = -ESTALE;
+	} else if (r == 1 && v.arg < xr_load_relaxed(&f->tcp_rx) && !xr_shm_rx_is_frozen(&f->rx) &&
+		   f->rx.replayed) {
+		/* what was read beyond START is the replay, since it was looked for before START */
+		r = -ESTALE;
+	} else if (r == 1) {
+		r = v.op == XR_OP_START ? rx_take_start(f, &v) : -EPROTO;
+		if (!r)
+			return 1;
+	}
+	if (r == -EPROTO)
+		return xr_rx_corrupt(f, fd);
+	xr_rx_to_tcp(f);
+	return 1;
+}
+
+void xr_flow_rx_drained(struct xr_flow *f, size_t n)
+{
+	f->drain_left -= n;
+	if (!f->drain_left)
+		f->rx_state = XR_RX_RING;
+}
+
+/* The direction is frozen and read to its end: the kernel socket carries the rest. */
+void xr_rx_to_tcp(struct xr_flow *f)
+{
+	if (f->rx.late) {
+		f->rx_state = XR_RX_SKIP;
+		return;
+	}
+	f->rx_state = XR_RX_TCP;
+	xr_flow_leave(f);
+}
+
+/* 0: what is late has all come, and gone. */
+int xr_rx_drop_late(struct xr_flow *f, int fd)
+{
+	while (f->rx.late) {
+		size_t n = f->rx.late < 1u << 30 ? (size_t)f->rx.late : 1u << 30;
+		/* MSG_TRUNC: tcp(7) discards instead of copying */
+		ssize_t r = xr_sys6(SYS_recvfrom, fd, NULL, n, MSG_TRUNC | MSG_DONTWAIT, NULL, NULL);
+
+		if (r <= 0)
+			return r ? (int)r : -ENODATA;
+		f->rx.late -= (uint64_t)r;
+		atomic_fetch_add_explicit(&f->tcp_rx, (uint64_t)r, memory_order_relaxed);
+	}
+	return 0;
+}
+
+int xr_flow_rx_skip(struct xr_flow *f, int fd)
+{
+	int r = xr_rx_drop_late(f, fd);
+
+	if (!r)
+		xr_rx_to_tcp(f);
+	return r;
+}
+
+void xr_flow_rx_close(struct xr_flow *f)
+{
+	f->rx_state = XR_RX_TCP;
+}
+
+/* ---- send direction ------------------------------------------------------- */
+
+int xr_flow_tx_start(struct xr_flow *f, uint64_t written)
+{
+	int r = xr_shm_tx_control(&f->tx, XR_OP_START, written);
+
+	if (r)
+		return r;
+	f->tx_state = XR_TX_RING;
+	f->reason = XR_REASON_NONE;
+	return 0;
+}
+
+void xr_flow_tx_start_replay(struct xr_flow *f, enum xr_reason why)
+{
+	if (f->tx_state != XR_TX_RING)
+		return;
+	xr_shm_tx_freeze(&f->tx);
+	f->tx_state = XR_TX_REPLAY;
+	/* a retreat of the whole flow has given its reason already */
+	if (!f->reason) {
+		f->reason = (uint16_t)why;
+		xr_stats_reason(why);
+		xr_stats_flow_reason(f->st, why);
+	}
+}
+
+/* The kernel socket takes the direction over; nothing is owed on the fabric. */
+void xr_flow_tx_to_tcp(struct xr_flow *f)
+{
+	f->tx_state = XR_TX_TCP;
+	xr_flow_leave(f);
+}
+
+/*
+ * Moves retained bytes into the kernel.  0 when all are there (state is then TX_TCP),
+ * -EAGAIN when the kernel took only a part, or the error of the socket.
+ */
+int xr_flow_tx_push_replay(struct xr_flow *f, int fd)
+{
+	struct iovec iov[16];
+	size_t n;
+
+	/* an error that waits there is the program's to take */
+	if (xr_ksock_poll(fd, 0) & POLLERR) {
+		xr_flow_tx_to_tcp(f);
+		return -EPIPE;
+	}
+	while ((n = xr_shm_tx_replay(&f->tx, iov, 16)) > 0) {
+		ssize_t r = xr_ksock_send(fd, iov, (int)n, 0);
+
+		if (r < 0) {
+			if (r == -EAGAIN || r == -EINTR)
+				return -EAGAIN;
+			/* the connection is gone: what is retained has nowhere to go */
+			xr_flow_tx_to_tcp(f);
+			return (int)r;
+		}
+		xr_shm_tx_replayed(&f->tx, (size_t)r);
+		atomic_fetch_add_explicit(&f->tcp_tx, (uint64_t)r, memory_order_relaxed);
+		xr_stats_tx(f->st, XR_CARRIER_TCP, (uint64_t)r);
+	}
+	if (f->tx_shut && !f->tx_kfin) {
+		f->tx_kfin = 1;
+		xr_sys2(SYS_shutdown, fd, SHUT_WR);
+	}
+	xr_flow_tx_to_tcp(f);
+	return 0;
+}
+
+/* ---- the flow ------------------------------------------------------------- */
+
+/* Both directions are on TCP.  1: this call it was that took the flow off the fabric. */
+static int leave_fabric(struct xr_flow *f)
+{
+	/* thresholds first: once COUNT is set a hook may reach them */
+	uint32_t next = xr_flow_return_plan(f) ? XR_PATH_COUNT : 0;
+	uint32_t path = xr_load_acquire(&f->path);
+
+	do {
+		if (!(path & XR_PATH_FABRIC))
+			return 0;
+	} while (!xr_cas(&f->path, &path, (path & ~XR_PATH_FABRIC) | next));
+	xr_fetch_or(&f->tx.dir->state, XR_DIR_GONE | (next ? 0 : XR_DIR_STAYS));
+	return 1;
+}
+
+void xr_flow_leave(struct xr_flow *f)
+{
+	/*
+	 * Both states are seq_cst: of two directions that come back at the same time at least
+	 * one sees the other.
+	 */
+	if (atomic_load(&f->rx_state) == XR_RX_TCP && atomic_load(&f->tx_state) == XR_TX_TCP &&
+	    leave_fabric(f)) {
+		/* an end of the connection is no retreat */
+		if (!f->rx_dead && !(xr_flow_peer_state(f) & XR_DIR_CLOSED))
+			xr_stats_add(XR_STAT_RETREATS, 1);
+		xr_debug("descriptor %d: back on TCP: %s", f->priv->fd,
+			 xr_reason_name(f->reason));
+		xr_flow_wake(f);
+	}
+	xr_stats_flow_carrier(f->st, f->tx_state == XR_TX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
+			      f->rx_state == XR_RX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
+			      (uint32_t)f->link->peer_pid);
+}
+
+/* ---- retreat -------------------------------------------------------------- */
+
+/*
+ * Will whoever reads next come through the hooks?  Then it drains the ring itself, and a
+ * peer that is away or dead holds up nobody.  Else the bytes must reach the kernel, which
+ * only the peer can do.
+ */
+static int retreat_hooked(enum xr_reason why)
+{
+	switch (why) {
+	case XR_REASON_EXEC:
+	case XR_REASON_PASSED_FD:
+	case XR_REASON_INHERITED:
+	case XR_REASON_RETREAT_CALL:
+	case XR_REASON_SECCOMP:
+		return 0;
+	default:
+		return 1;
+	}
+}
+
+/* Both locks held.  1: the peer must hear of it. */
+static int retreat_rx(struct xr_flow *f, enum xr_retreat how)
+{
+	int froze = 1;
+
+	if (f->rx_state == XR_RX_TCP)
+		return 0;
+	/* also before START was seen: the sender may have published it, and all the rest, by now */
+	if (how == XR_RETREAT_SEAL) {
+		/* read to the end, of which the kernel socket may not know yet: the hooks do */
+		if (f->rx_end)
+			return 0;
+		froze = !f->rx.sealed;
+		if (!xr_shm_rx_seal(&f->rx) && xr_shm_rx_is_frozen(&f->rx))
+			f->rx_state = XR_RX_TCP;
+		return froze;
+	}
+	if (f->rx_state == XR_RX_RING && how == XR_RETREAT_EITHER && !f->rx.sealed) {
+		froze = !f->rx.frozen;
+		xr_shm_rx_freeze(&f->rx);
+		f->rx.replayed = 1;
+		return froze;
+	}
+	if (f->rx_state != XR_RX_SKIP && xr_shm_rx_freeze(&f->rx)) {
+		/* sealed before, and the sender went on behind the seal: they stay here */
+		xr_error("unread bytes of a flow cannot be handed over");
+		xr_stats_add(XR_STAT_INTERNAL_ERRORS, 1);
+	}
+	f->rx_state = f->rx.late ? XR_RX_SKIP : XR_RX_TCP;
+	return froze;
+}
+
+/* tx_lock held.  0, or -EAGAIN while retained bytes wait for room in the kernel. */
+static int retreat_push(struct xr_flow *f, int fd)
+{
+	return f->tx_state == XR_TX_REPLAY ? xr_flow_tx_push_replay(f, fd) : 0;
+}
+
+/* rx_lock held.  0, or -EAGAIN while bytes that were read are to come once more. */
+static int retreat_late(struct xr_flow *f, int fd)
+{
+	return f->rx_state == XR_RX_SKIP ? xr_flow_rx_skip(f, fd) : 0;
+}
+
+/*
+ * Waits for the replays of both ends; `owed` and `late` say what is missing so far, of which
+ * the second may stay missing where the next reader knows of it.
+ */
+static int retreat_wait(struct xr_flow *f, int fd, int owed, int late, uint64_t wait_ns)
+{
+	uint64_t end = xr_now_ns() + wait_ns;
+
+	while ((owed == -EAGAIN || late == -EAGAIN) && xr_now_ns() < end) {
+		struct pollfd p = { .fd = fd, .events = (short)((owed ? POLLOUT : 0) |
+								(late ? POLLIN : 0)) };
+		struct timespec ts = { 0, 10000000 };
+
+		xr_sys5(SYS_ppoll, &p, 1, &ts, 0, 8);
+		if (xr_lock(&f->tx_lock))
+			return -EAGAIN;
+		owed = retreat_push(f, fd);
+		if (late && !xr_lock(&f->rx_lock)) {
+			late = retreat_late(f, fd);
+			xr_unlock(&f->rx_lock);
+		}
+		xr_unlock(&f->tx_lock);
+	}
+	if (late == -EAGAIN) {
+		xr_error("bytes that were read will be found again on a flow that is handed over");
+		xr_stats_add(XR_STAT_INTERNAL_ERRORS, 1);
+		return -EAGAIN;
+	}
+	return owed;
+}
+
+int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_retreat how,
+		       uint64_t wait_ns)
+{
+	uint32_t waiter;
+	int owed, late, froze;
+
+	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
+		return 0;
+	/* half on its way: what is left to do then is in xr_flow_give_back */
+	if (xr_unlikely(f->up != NULL) && f->owner_pid == xr_getpid())
+		xr_upgrade_abort(f, fd, why);
+	if (xr_lock(&f->tx_lock))
+		return -EAGAIN;
+	if (xr_lock(&f->rx_lock)) {
+		xr_unlock(&f->tx_lock);
+		return -EAGAIN;
+	}
+	if (!xr_flow_may_return(why))
+		f->upgrade_off = 1;
+	if (f->reason != why) {
+		f->reason = (uint16_t)why;
+		xr_stats_reason(why);
+		xr_stats_flow_reason(f->st, why);
+	}
+	froze = retreat_rx(f, how);
+	late = retreat_late(f, fd);
+	xr_flow_tx_start_replay(f, why);
+	xr_flow_leave(f);
+	owed = retreat_push(f, fd);
+	/* whoever sleeps at the other end in a read wakes up and sees that we froze it */
+	waiter = XR_ARM_WAITER(xr_load_relaxed(&f->tx.dir->arm));
+	xr_unlock(&f->rx_lock);
+	xr_unlock(&f->tx_lock);
+	if (froze) {
+		if (waiter)
+			xr_shm_link_notify(f->link, waiter, f->peer_cookie);
+		xr_flow_tell_sender(f);
+	}
+	/* what is late matters only to a reader who would not know it for what it is */
+	if (how == XR_RETREAT_SEAL)
+		late = 0;
+	if (wait_ns || late == -EAGAIN)
+		owed = retreat_wait(f, fd, owed, late, wait_ns);
+	/* who sleeps here waits for what may come another way now */
+	xr_flow_wake(f);
+	/* with a replay pending the hooks, and the epoll files, still carry the flow */
+	if (f->owner_pid == xr_getpid() && !(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
+		xr_epoll_flow_detach(f);
+	return owed;
+}
+
+int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns)
+{
+	return xr_flow_retreat_as(f, fd, why,
+				  retreat_hooked(why) ? XR_RETREAT_SEAL : XR_RETREAT_FREEZE, wait_ns);
+}
+
+void xr_flow_give_back(struct xr_flow *f, int fd, enum xr_reason why)
+{
+	xr_flow_retreat(f, fd, why, 0);
+	/*
+	 * release: the freeze before it; the peer stops waiting for START.  While sealed bytes
+	 * are left to read here xr_flow_leave says it later.
+	 */
+	if (f->link && f->rx_state == XR_RX_TCP)
+		xr_fetch_or(&f->tx.dir->state, XR_DIR_GONE);
+}
