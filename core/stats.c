@@ -222,11 +222,14 @@ static void adopt_counts(struct xr_stats_segment *seg)
 	for (int i = 0; i < XR_STATS_COUNTER_ROOM; i++) {
 		uint64_t n = xr_xchg(&stats_private.counter[i], 0);
 		uint64_t m = xr_xchg(&stats_private.reason[i], 0);
+		uint64_t u = xr_xchg(&stats_private.unlisted[i], 0);
 
 		if (n)
 			xr_fetch_add(&seg->counter[i], n);
 		if (m)
 			xr_fetch_add(&seg->reason[i], m);
+		if (u)
+			xr_fetch_add(&seg->unlisted[i], u);
 	}
 }
 

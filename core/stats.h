@@ -31,7 +31,7 @@
  * the slot's sequence number: odd while they change.
  */
 #define XR_STATS_MAGIC	 0x3153414d44525858ull /* "XXRDMAS1" in little-endian order */
-#define XR_STATS_VERSION 2
+#define XR_STATS_VERSION 3
 #define XR_STATS_COUNTER_ROOM 128 /* counters and reasons each; grow into the room */
 #define XR_STATS_FLOWS_OFF    4096
 #define XR_STATS_BELL	 ".bell" /* the FIFO beside the file: wakes the process to look at `control` */
@@ -163,6 +163,8 @@ struct xr_stats_header {
 	/* written by operators (xr-stat), obeyed by the process: */
 	_Atomic uint32_t control;	/* changes after each change of a `hold` */
 	_Atomic uint32_t hold;		/* not 0: every flow shall be on TCP */
+	_Atomic uint32_t off;		/* enum xr_reason: why no flow at all can leave TCP; 0: some can */
+	uint32_t zero;
 	char program[128];		/* base name of the executable */
 	char xrdma_version[32];
 };
@@ -171,6 +173,8 @@ struct xr_stats_segment {
 	struct xr_stats_header h;
 	_Alignas(512) _Atomic uint64_t counter[XR_STATS_COUNTER_ROOM];
 	_Atomic uint64_t reason[XR_STATS_COUNTER_ROOM]; /* times a flow got this reason */
+	/* of these, connections that have no slot; NONE: there was no room for one */
+	_Atomic uint64_t unlisted[XR_STATS_COUNTER_ROOM];
 };
 
 _Static_assert(sizeof(struct xr_stats_addr) == 20, "layout");
@@ -313,6 +317,20 @@ static inline void xr_stats_reason(enum xr_reason reason)
 	unsigned int i = (unsigned int)reason % XR_STATS_COUNTER_ROOM;
 
 	atomic_fetch_add_explicit(&xr_stats_now()->reason[i], 1, memory_order_relaxed);
+}
+
+/* Counts a connection that xr-stat cannot list, because it never gets a slot. */
+static inline void xr_stats_unlisted(enum xr_reason reason)
+{
+	unsigned int i = (unsigned int)reason % XR_STATS_COUNTER_ROOM;
+
+	atomic_fetch_add_explicit(&xr_stats_now()->unlisted[i], 1, memory_order_relaxed);
+}
+
+/* No flow of this process leaves TCP, for this reason. */
+static inline void xr_stats_off(enum xr_reason reason)
+{
+	xr_store_relaxed(&xr_stats_now()->h.off, (uint32_t)reason);
 }
 
 #endif /* XR_STATS_H */

@@ -192,8 +192,14 @@ void xr_fds_adopt(struct xr_flow *f, int fd)
 		return;
 	own = xr_flow_new(fd, f->family, f->role == XR_FLOW_ACCEPT ? XR_FLOW_ACCEPT : XR_FLOW_UNSET,
 			  f->nonblock);
-	if (!own)
+	if (!own) {
+		/* it stays the parent's, on TCP; each of its calls comes by here */
+		if (!f->priv->unlisted) {
+			f->priv->unlisted = 1;
+			xr_policy_unlisted((enum xr_reason)xr_load_relaxed(&xr_flow_refused));
+		}
 		return;
+	}
 	/* before anybody can find it: the upgrade compares these with the kernel's counts */
 	xr_store_relaxed(&own->tcp_tx, xr_load_relaxed(&f->tcp_tx));
 	xr_store_relaxed(&own->tcp_rx, xr_load_relaxed(&f->tcp_rx));

@@ -14,6 +14,7 @@
 
 XR_FORK_DATA struct xr_flow_slab xr_slab;
 uint8_t xr_uuid[16];
+_Atomic uint32_t xr_flow_refused;
 
 static XR_FORK_DATA struct xr_shm_link *flow_links;	/* under xr_slab.lock */
 
@@ -74,7 +75,6 @@ unmap_priv:
 unmap_flow:
 	xr_unmap(s->flow, n * sizeof(*s->flow) + sizeof(*s->kids));
 	s->flow = NULL;
-	xr_stats_reason(XR_REASON_LIMIT_MEMORY);
 	return -ENOMEM;
 }
 
@@ -83,13 +83,19 @@ struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonb
 	struct xr_flow_slab *s = &xr_slab;
 	struct xr_flow *f = NULL;
 	uint32_t i, gen;
+	int r;
 
 	if (!xr_active)
 		return NULL;
 	slab_lock();
-	if (xr_unlikely(!s->flow || s->pid != xr_getpid()) && xr_flow_init()) {
-		slab_unlock();
-		return NULL;
+	if (xr_unlikely(!s->flow || s->pid != xr_getpid())) {
+		r = xr_flow_init();
+		if (r) {
+			slab_unlock();
+			xr_store_relaxed(&xr_flow_refused, r == -ENOMEM ? XR_REASON_LIMIT_MEMORY :
+						XR_REASON_RENDEZVOUS_FAILED);
+			return NULL;
+		}
 	}
 	i = s->free;
 	if (i != UINT32_MAX)
@@ -100,7 +106,7 @@ struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonb
 		s->live++;
 	slab_unlock();
 	if (i == UINT32_MAX) {
-		xr_stats_reason(XR_REASON_LIMIT_FLOWS);
+		xr_store_relaxed(&xr_flow_refused, XR_REASON_LIMIT_FLOWS);
 		return NULL;
 	}
 	f = &s->flow[i];
@@ -122,6 +128,7 @@ struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonb
 	xr_store_relaxed(&f->priv->fds, 1);
 	f->priv->fd = fd;
 	f->priv->regs = NULL;
+	f->priv->unlisted = 0;
 	f->need_turns = UINT32_MAX;
 	f->need_bytes = UINT64_MAX;
 	xr_stats_add(XR_STAT_FLOWS_OPENED, 1);
@@ -134,16 +141,23 @@ void xr_flow_connecting(struct xr_flow *f, int fd)
 {
 	uint64_t turns = xr_cfg.upgrade_turns, bytes = xr_cfg.upgrade_bytes;
 
-	(void)fd;
 	if (f->role == XR_FLOW_UNSET) {
 		f->role = XR_FLOW_CONNECT;
 		/* the listening side first: the other end calls one turn later */
 		turns = turns > 1 ? turns - 1 : 1;
 		bytes = bytes / 2;
 	}
-	if (f->upgrade_off || f->connected)
+	if (f->connected)
 		return;
 	f->connected = 1;
+	if (f->upgrade_off) {
+		/* what was done to the socket before it was connected keeps it on TCP */
+		xr_flow_list(f, fd);
+		xr_stats_flow_reason(f->st, (enum xr_reason)f->reason);
+		if (!f->st)
+			xr_stats_unlisted((enum xr_reason)f->reason);
+		return;
+	}
 	f->need_turns = (uint32_t)turns;
 	f->need_bytes = bytes;
 	/* release: pairs with the hooks' acquire of path, the thresholds are set */
@@ -166,6 +180,9 @@ void xr_flow_stay_tcp(struct xr_flow *f, int fd, enum xr_reason why)
 	}
 	f->reason = (uint16_t)why;
 	xr_stats_reason(why);
+	/* what is about to end, or no connection, is not worth a place in the list */
+	if (why != XR_REASON_CLOSED && why != XR_REASON_LISTENER)
+		xr_flow_list(f, fd);
 	xr_stats_flow_reason(f->st, why);
 }
 

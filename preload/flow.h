@@ -139,13 +139,18 @@ struct xr_flow_kids {
 struct xr_flow_priv {
 	_Atomic uint32_t fds;		/* descriptors of this process that refer to the flow */
 	int fd;				/* one of them, for display and kernel queries */
+	uint32_t unlisted;		/* counted as a connection that cannot be listed */
 	void *regs;			/* epoll registrations: epoll.c, under its lock */
 };
 
 /* ---- life ---------------------------------------------------------------- */
 
-/* A fresh flow for a TCP socket just made by socket() (role UNSET) or accept().  NULL: stays unknown. */
+/*
+ * A fresh flow for a TCP socket just made by socket() (role UNSET) or accept().  NULL: stays
+ * unknown, and xr_flow_refused says why the last one did.
+ */
 struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonblock);
+extern _Atomic uint32_t xr_flow_refused;	/* enum xr_reason */
 
 /* connect() succeeded or began (EINPROGRESS). */
 void xr_flow_connecting(struct xr_flow *f, int fd);
@@ -419,11 +424,17 @@ void xr_flow_wake(struct xr_flow *f);
 /* What the configuration's rules say about this connection. */
 enum xr_action xr_flow_rule(const struct xr_flow *f, const struct sockaddr *local,
 			    const struct sockaddr *peer);
+/* Why no flow of this process can leave TCP, as far as the configuration says; NONE: some can. */
+enum xr_reason xr_policy_off(void);
 /* Opens the statistics segment, if the configuration wants one: the process shows in xr-stat. */
 void xr_policy_publish(void);
+/* Counts a connection that has no flow. */
+void xr_policy_unlisted(enum xr_reason why);
 /* Makes the flow visible to xr-stat; opens the statistics segment at first use. */
 void xr_flow_stats_attach(struct xr_flow *f, int fd, const struct sockaddr *local,
 			  const struct sockaddr *peer);
+/* The same for a flow that stays on TCP, if it is connected. */
+void xr_flow_list(struct xr_flow *f, int fd);
 
 /* ---- state of the process ------------------------------------------------ */
 

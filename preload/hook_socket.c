@@ -13,8 +13,44 @@ static void new_flow(int fd, int family, enum xr_flow_role role, int nonblock)
 	xr_fork_check();
 	xr_flow_sweep();
 	f = xr_flow_new(fd, family, role, nonblock);
-	if (f && xr_fd_set(fd, f, XR_FD_FLOW) == (uintptr_t)-1)
+	if (f && xr_fd_set(fd, f, XR_FD_FLOW) == (uintptr_t)-1) {
+		xr_store_relaxed(&xr_flow_refused, XR_REASON_LIMIT_MEMORY);
 		xr_flow_release(f);
+	}
+}
+
+/* The protocol of an internet stream socket, or 0. */
+static int stream_protocol(int fd)
+{
+	int protocol = 0;
+	socklen_t len = sizeof(int);
+
+	if (xr_sys5(SYS_getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len))
+		return 0;
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_MPTCP ? protocol : 0;
+}
+
+/* A connection without a flow: xr-stat shall be able to say how many there are, and why. */
+XR_SLOW void count_unlisted(int fd, int server)
+{
+	enum xr_reason why;
+	int protocol;
+
+	xr_process_init();
+	/* behind a filter of the program's own, no system call that it does not make is safe */
+	if (xr_process_passed())
+		return;
+	xr_fork_check();
+	protocol = stream_protocol(fd);
+	if (!protocol)
+		return;
+	why = xr_policy_off();
+	if (protocol == IPPROTO_MPTCP)
+		why = XR_REASON_MPTCP;
+	else if (why == XR_REASON_NONE || (why == XR_REASON_LIMIT_MEMORY && xr_active))
+		why = (enum xr_reason)xr_load_relaxed(&xr_flow_refused);
+	xr_policy_unlisted(why != XR_REASON_NONE ? why :
+			   server ? XR_REASON_INTERNAL : XR_REASON_INHERITED);
 }
 
 XR_HOOK int socket(int domain, int type, int protocol)
@@ -42,6 +78,8 @@ XR_HOOK int socketpair(int domain, int type, int protocol, int sv[2])
 	return r;
 }
 
+#define LISTENER_MPTCP	AF_MAX		/* no family */
+
 /*
  * The address family of a TCP listener, 0 for other sockets.  A listener that was not
  * made by a hook (inherited, passed) is asked once.
@@ -49,16 +87,17 @@ XR_HOOK int socketpair(int domain, int type, int protocol, int sv[2])
 static int listener_family(int fd)
 {
 	uintptr_t e = xr_fd_entry(fd);
-	int family = 0, protocol = 0;
+	int family = 0, protocol;
 	socklen_t len = sizeof(int);
 
 	if ((e & 3) == XR_FD_LISTEN)
 		return (int)(e >> 2);
 	if ((e & 3) == XR_FD_FLOW)
 		return xr_fd_flow(fd)->family;
-	if (xr_sys5(SYS_getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) ||
-	    protocol != IPPROTO_TCP ||
-	    xr_sys5(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &family, &len))
+	protocol = stream_protocol(fd);
+	if (protocol == IPPROTO_MPTCP)
+		family = LISTENER_MPTCP;
+	else if (!protocol || xr_sys5(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &family, &len))
 		family = 0;
 	/* not over a new entry: the number may have changed hands */
 	xr_fd_set_new(fd, XR_FD_LISTENER(family), XR_FD_LISTEN);
@@ -72,9 +111,15 @@ static int accepted(int listener, int fd, int flags)
 	if (fd < 0 || xr_vfork_depth)
 		return fd;
 	xr_fds_fresh(fd);
+	if (xr_unlikely(!xr_active)) {
+		count_unlisted(fd, 1);
+		return fd;
+	}
 	family = listener_family(listener);
 	if (family == AF_INET || family == AF_INET6)
 		new_flow(fd, family, XR_FLOW_ACCEPT, flags & SOCK_NONBLOCK);
+	if (xr_unlikely(family && !xr_fd_entry(fd)))
+		count_unlisted(fd, 1);
 	return fd;
 }
 
@@ -88,13 +133,26 @@ XR_HOOK int accept4(int fd, struct sockaddr *restrict addr, socklen_t *restrict 
 	return accepted(fd, xr_real.accept4(fd, addr, len, flags), flags);
 }
 
+XR_SLOW int connect_unknown(int fd, const struct sockaddr *addr, socklen_t len)
+{
+	int r = xr_real.connect(fd, addr, len), saved = errno;
+
+	if ((!r || saved == EINPROGRESS || saved == EINTR) && addr &&
+	    (addr->sa_family == AF_INET || addr->sa_family == AF_INET6))
+		count_unlisted(fd, 0);
+	errno = saved;
+	return r;
+}
+
 XR_HOOK int connect(int fd, const struct sockaddr *addr, socklen_t len)
 {
 	struct xr_flow *f = xr_fd_flow(fd);
 	int r, saved;
 
-	if (!f || xr_vfork_depth)
+	if (xr_vfork_depth)
 		return xr_real.connect(fd, addr, len);
+	if (!f)
+		return connect_unknown(fd, addr, len);
 	xr_fork_check();
 	/* dissolves the connection */
 	if (addr && len >= sizeof(addr->sa_family) && addr->sa_family == AF_UNSPEC) {
@@ -112,6 +170,19 @@ XR_HOOK int connect(int fd, const struct sockaddr *addr, socklen_t len)
 
 XR_ALIAS(connect) int __connect(int fd, const struct sockaddr *addr, socklen_t len);
 
+/* A server whose connections will have no flows is to be seen, too. */
+XR_SLOW void listen_unknown(int fd)
+{
+	int saved = errno;
+
+	xr_process_init();
+	if (!xr_active && !xr_process_passed() && stream_protocol(fd)) {
+		xr_fork_check();
+		xr_policy_publish();
+	}
+	errno = saved;
+}
+
 /* A listener carries no bytes: what the table keeps of it is its family, for accept. */
 XR_HOOK int listen(int fd, int backlog)
 {
@@ -119,8 +190,12 @@ XR_HOOK int listen(int fd, int backlog)
 	int r = xr_real.listen(fd, backlog);
 	int family;
 
-	if (r || !f || xr_vfork_depth)
+	if (r || xr_vfork_depth)
 		return r;
+	if (!f) {
+		listen_unknown(fd);
+		return r;
+	}
 	xr_fork_check();
 	/* a server is there for operators before its first client comes */
 	xr_policy_publish();

@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include "flow.h"
 #include "mem.h"
+#include "process.h"
 #include "upgrade.h"
 
 static char policy_program[4096];	/* path of the executable; written once by each first caller */
@@ -47,12 +48,38 @@ enum xr_action xr_flow_rule(const struct xr_flow *f, const struct sockaddr *loca
 	return xr_config_match(&xr_cfg, policy_exe(), policy_name(), policy_role(f), peer, local);
 }
 
+/* ---- what xr-stat sees ------------------------------------------------------ */
+
+enum xr_reason xr_policy_off(void)
+{
+	if (!xr_cfg.enabled || xr_cfg.fabric == XR_FABRIC_NONE)
+		return XR_REASON_DISABLED;
+	if (!xr_cfg.max_flows)
+		return XR_REASON_LIMIT_FLOWS;
+	if (xr_cfg.max_memory < XR_ARENA_MIN)
+		return XR_REASON_LIMIT_MEMORY;
+	return XR_REASON_NONE;
+}
+
 void xr_policy_publish(void)
 {
-	/* failure is counted there; slots are NULL then, which every function accepts */
-	if (xr_cfg.stats && xr_active)
-		xr_stats_open(xr_cfg.stats_dir, policy_name() ? policy_name() : policy_exe(),
-			      (uint32_t)xr_cfg.max_flows);
+	/* a sandbox that the process put itself into may kill for opening a file */
+	if (!xr_cfg.stats || xr_process_passed())
+		return;
+	/*
+	 * Failure is counted there; slots are NULL then, which every function accepts.  Where there
+	 * is no address space for flows, none is taken for slots.
+	 */
+	if (!xr_stats_open(xr_cfg.stats_dir, policy_name() ? policy_name() : policy_exe(),
+			   xr_slab.flow ? (uint32_t)xr_cfg.max_flows : 0))
+		xr_stats_off(xr_policy_off());
+}
+
+void xr_policy_unlisted(enum xr_reason why)
+{
+	xr_policy_publish();
+	xr_stats_reason(why);
+	xr_stats_unlisted(why);
 }
 
 void xr_flow_stats_attach(struct xr_flow *f, int fd, const struct sockaddr *local,
@@ -60,11 +87,30 @@ void xr_flow_stats_attach(struct xr_flow *f, int fd, const struct sockaddr *loca
 {
 	struct stat st = { 0 };
 
-	if (!xr_cfg.stats)
+	if (!xr_cfg.stats || f->st)
 		return;
 	xr_policy_publish();
 	xr_sys2(SYS_fstat, fd, &st);
 	f->st = xr_stats_flow_alloc(fd, st.st_ino, policy_role(f), local, peer);
+	if (!f->st && !f->priv->unlisted && *xr_stats_path()) {
+		f->priv->unlisted = 1;
+		xr_stats_unlisted(XR_REASON_NONE);
+	}
+}
+
+void xr_flow_list(struct xr_flow *f, int fd)
+{
+	union xr_sockaddr local, peer;
+	struct xr_tuple t;
+
+	/* in a vfork child the number may be another file's, and the memory is the parent's */
+	if (!xr_cfg.stats || f->st || xr_vfork_depth || xr_process_passed() ||
+	    f->owner_pid != xr_getpid() || xr_trylock(&f->tx_lock))
+		return;
+	/* not connected yet: then when it is (xr_flow_connecting) */
+	if (!xr_tuple_get(fd, &t, &local, &peer))
+		xr_flow_stats_attach(f, fd, &local.sa, &peer.sa);
+	xr_unlock(&f->tx_lock);
 }
 
 /* ---- eligibility ---------------------------------------------------------- */
@@ -84,21 +130,19 @@ enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t)
 	struct xr_sock_ident id;
 	struct xr_tuple far;
 	enum xr_action action;
+	enum xr_reason why;
 	int r;
 
-	if (!xr_cfg.enabled || xr_cfg.fabric == XR_FABRIC_NONE)
-		return XR_REASON_DISABLED;
-	if (xr_cfg.max_memory < XR_ARENA_MIN)
-		return XR_REASON_LIMIT_MEMORY;
-	if (xr_flow_holders(f) > 1)
-		return XR_REASON_FORKED;
 	r = xr_tuple_get(fd, t, &local, &peer);
 	if (r)
 		return r == -EAFNOSUPPORT ? XR_REASON_FAMILY : XR_REASON_CONNECTING;
-	if (!f->st) {
-		xr_flow_stats_attach(f, fd, &local.sa, &peer.sa);
-		xr_stats_flow_reason(f->st, XR_REASON_YOUNG);
-	}
+	/* first of all: whatever keeps it on TCP is to be seen */
+	xr_flow_stats_attach(f, fd, &local.sa, &peer.sa);
+	why = xr_policy_off();
+	if (why != XR_REASON_NONE)
+		return why;
+	if (xr_flow_holders(f) > 1)
+		return XR_REASON_FORKED;
 	action = xr_flow_rule(f, &local.sa, &peer.sa);
 	if (action == XR_ACTION_TCP)
 		return XR_REASON_RULE;

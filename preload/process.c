@@ -14,6 +14,7 @@ XR_FORK_DATA int xr_active;
 static _Atomic uint32_t process_always = 1;
 _Atomic uint32_t *xr_process_alive = &process_always;
 
+static uint32_t process_passed;	/* enum xr_reason of pass_through */
 static XR_FORK_DATA uint32_t process_is_child;		/* has flows of an ancestor */
 static __thread uint32_t process_forking;	/* this thread is in a fork that was prepared */
 
@@ -49,6 +50,7 @@ void xr_process_init(void)
 	xr_stats_add(XR_STAT_CONFIG_WARNINGS,
 		     (uint64_t)xr_config_load(&xr_cfg, NULL, environ, NULL, NULL));
 	xr_active = xr_cfg.enabled && xr_cfg.fabric != XR_FABRIC_NONE && xr_cfg.max_flows;
+	xr_stats_off(xr_policy_off());
 	xr_store_release(&state, 2);
 }
 
@@ -150,6 +152,14 @@ void xr_process_pass_through(enum xr_reason why)
 	xr_fork_check();
 	xr_active = 0;
 	xr_fd_each(to_kernel, &why);
+	/* after the flows, which may make the segment */
+	process_passed = why;
+	xr_stats_off(why);
+}
+
+enum xr_reason xr_process_passed(void)
+{
+	return (enum xr_reason)process_passed;
 }
 
 /* ---- exit ------------------------------------------------------------------ */
@@ -161,6 +171,9 @@ void xr_process_exit(void)
 		return;
 	xr_fork_check();
 	xr_active = 0;
+	/* handlers that run later make no segment that nobody would remove */
+	if (!process_passed)
+		process_passed = XR_REASON_CLOSED;
 	xr_flow_exit();
 	xr_control_close();
 	xr_stats_close();

@@ -140,6 +140,7 @@ static bool copy_flow(const struct xr_stats_flow *f, struct xr_segment_flow *out
 		out->attempts = xr_load_relaxed(&f->ctl.attempts);
 		out->upgrades = xr_load_relaxed(&f->ctl.upgrades);
 		out->retreats = xr_load_relaxed(&f->ctl.retreats);
+		out->held = xr_load_relaxed(&f->hold) != 0;
 		/* the fields before the second look */
 		atomic_thread_fence(memory_order_acquire);
 		if (xr_load_relaxed(&f->seq) == seq)
@@ -198,8 +199,10 @@ static void copy_segment(const struct xr_stats_segment *from, uint32_t flows, st
 		for (size_t i = 0; i < sizeof(folded) / sizeof(folded[0]); i++)
 			moved |= seg->counter[folded[i]] != xr_load_relaxed(&from->counter[folded[i]]);
 	}
-	for (int i = 0; i < XR_REASON_COUNT; i++)
+	for (int i = 0; i < XR_REASON_COUNT; i++) {
 		seg->reason[i] = xr_load_relaxed(&from->reason[i]);
+		seg->unlisted[i] = xr_load_relaxed(&from->unlisted[i]);
+	}
 	add_open_flows(seg);
 }
 
@@ -229,10 +232,14 @@ static int read_mapped(const struct xr_stats_segment *from, size_t size, struct 
 	seg->pid = from->h.pid;
 	seg->opened_ns = from->h.opened_ns;
 	seg->helper_thread = xr_load_relaxed(&from->h.helper_thread);
+	seg->held = xr_load_relaxed(&from->h.hold) != 0;
+	seg->off = xr_load_relaxed(&from->h.off);
 	copy_text(seg->program, from->h.program, sizeof(seg->program));
 	copy_text(seg->version, from->h.xrdma_version, sizeof(seg->version));
 	seg->life = life(&from->h);
 	copy_segment(from, flows, seg);
+	for (uint32_t i = 0; i < seg->n_flows; i++)
+		seg->flow[i].held |= seg->held;
 out:
 	sigaction(SIGBUS, &old, NULL);
 	return err;
@@ -305,6 +312,11 @@ const char *xr_segment_carrier(const struct xr_segment_flow *f)
 	unsigned int tx = f->id.carrier_tx, rx = f->id.carrier_rx;
 
 	return names[tx < 3 ? tx : 3][rx < 3 ? rx : 3];
+}
+
+unsigned int xr_segment_off(const struct xr_segment *seg)
+{
+	return seg->held ? XR_REASON_OPERATOR : seg->off;
 }
 
 bool xr_segment_on_fabric(const struct xr_segment_flow *f)

@@ -21,6 +21,7 @@ struct xr_segment_flow {
 		uint32_t slots, credits;
 	} tx, rx;
 	uint64_t turns, attempts, upgrades, retreats;
+	bool held; /* an operator keeps it, or its process, on TCP */
 };
 
 enum xr_segment_life {
@@ -37,9 +38,12 @@ struct xr_segment {
 	char file[48]; /* its name, once it was found in a directory */
 	enum xr_segment_life life;
 	bool helper_thread;
+	bool held; /* an operator keeps all its flows on TCP */
+	unsigned int off; /* enum xr_reason: why none of its flows can leave TCP; 0: some can */
 	uint64_t opened_ns;
 	uint64_t counter[XR_STAT_COUNT];   /* totals, with those of open flows */
 	uint64_t reason[XR_REASON_COUNT];
+	uint64_t unlisted[XR_REASON_COUNT]; /* connections without a slot; NONE: no room for one */
 	uint32_t n_flows;
 	struct xr_segment_flow *flow; /* malloc'd */
 };
@@ -63,6 +67,9 @@ const char *xr_segment_state(const struct xr_segment_flow *f);
 
 /* "shm", "tcp", or "shm/tcp" when the directions differ (sending first). */
 const char *xr_segment_carrier(const struct xr_segment_flow *f);
+
+/* Why all flows of the process are on TCP: enum xr_reason, an operator's hand first; 0: they need not be. */
+unsigned int xr_segment_off(const struct xr_segment *seg);
 
 /* A direction of the flow is on a fabric. */
 bool xr_segment_on_fabric(const struct xr_segment_flow *f);

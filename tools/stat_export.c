@@ -59,6 +59,7 @@ static json_t *flow(const struct xr_segment *seg, const struct xr_segment_flow *
 		return NULL;
 	set_addr(o, "local", &f->id.local);
 	set_addr(o, "peer", &f->id.peer);
+	json_object_set_new(o, "held", json_boolean(f->held));
 	json_object_set_new(o, "peer_pid", json_integer(f->id.peer_pid));
 	json_object_set_new(o, "opened_ns", json_integer((json_int_t)f->id.opened_ns));
 	json_object_set_new(o, "upgraded_ns", json_integer((json_int_t)f->id.upgraded_ns));
@@ -74,7 +75,7 @@ static json_t *flow(const struct xr_segment *seg, const struct xr_segment_flow *
 static json_t *process(const struct xr_segment *seg)
 {
 	static const char *const life[] = {"live", "dead", "foreign"};
-	json_t *counters = json_object(), *reasons = json_object();
+	json_t *counters = json_object(), *reasons = json_object(), *unlisted = json_object();
 
 	for (int i = 0; i < XR_STAT_COUNT; i++)
 		json_object_set_new(counters, xr_segment_counter_names[i],
@@ -83,11 +84,16 @@ static json_t *process(const struct xr_segment *seg)
 		if (seg->reason[i])
 			json_object_set_new(reasons, xr_reason_name(i),
 					    json_integer((json_int_t)seg->reason[i]));
-	return json_pack("{s:i, s:s, s:I, s:s, s:s, s:b, s:I, s:o, s:o}", "pid", (int)seg->pid,
+	for (unsigned int i = 0; i < XR_REASON_COUNT; i++)
+		if (seg->unlisted[i])
+			json_object_set_new(unlisted, i ? xr_reason_name(i) : "no-room",
+					    json_integer((json_int_t)seg->unlisted[i]));
+	return json_pack("{s:i, s:s, s:I, s:s, s:s, s:b, s:s, s:b, s:I, s:o, s:o, s:o}", "pid", (int)seg->pid,
 			 "program", seg->program, "uid", (json_int_t)seg->uid, "life",
 			 life[seg->life], "xrdma_version", seg->version, "helper_thread",
-			 (int)seg->helper_thread, "opened_ns", (json_int_t)seg->opened_ns, "counters",
-			 counters, "reasons", reasons);
+			 (int)seg->helper_thread, "reason", xr_reason_name(xr_segment_off(seg)),
+			 "held", (int)seg->held, "opened_ns", (json_int_t)seg->opened_ns, "counters",
+			 counters, "reasons", reasons, "unlisted", unlisted);
 }
 
 int xr_stat_print_json(FILE *out, const struct xr_stat_set *set)
@@ -142,6 +148,40 @@ static void print_flows(FILE *out, const struct xr_stat_set *set)
 	}
 }
 
+static void reason_line(FILE *out, const char *name, const struct xr_segment *seg,
+			const char *reason, uint64_t n)
+{
+	if (!n)
+		return;
+	fputs(name, out);
+	labels(out, seg);
+	fprintf(out, ",reason=\"%s\"} %" PRIu64 "\n", reason, n);
+}
+
+static void print_reasons(FILE *out, const struct xr_stat_set *set)
+{
+	fputs("# HELP xrdma_reason_total Times a connection was given this reason for being on TCP.\n"
+	      "# TYPE xrdma_reason_total counter\n",
+	      out);
+	for (size_t s = 0; s < set->n; s++)
+		for (unsigned int i = 1; i < XR_REASON_COUNT; i++)
+			reason_line(out, "xrdma_reason_total", &set->seg[s], xr_reason_name(i),
+				    set->seg[s].reason[i]);
+	fputs("# HELP xrdma_unlisted_total Connections on TCP that have no place in the list of connections.\n"
+	      "# TYPE xrdma_unlisted_total counter\n",
+	      out);
+	for (size_t s = 0; s < set->n; s++)
+		for (unsigned int i = 0; i < XR_REASON_COUNT; i++)
+			reason_line(out, "xrdma_unlisted_total", &set->seg[s],
+				    i ? xr_reason_name(i) : "no-room", set->seg[s].unlisted[i]);
+	fputs("# HELP xrdma_keeps_to_tcp Whether the process keeps all its connections on TCP, and why.\n"
+	      "# TYPE xrdma_keeps_to_tcp gauge\n",
+	      out);
+	for (size_t s = 0; s < set->n; s++)
+		reason_line(out, "xrdma_keeps_to_tcp", &set->seg[s],
+			    xr_reason_name(xr_segment_off(&set->seg[s])), xr_segment_off(&set->seg[s]) != 0);
+}
+
 void xr_stat_print_prometheus(FILE *out, const struct xr_stat_set *set)
 {
 	static const char *const help[XR_STAT_COUNT] = {
@@ -164,17 +204,5 @@ void xr_stat_print_prometheus(FILE *out, const struct xr_stat_set *set)
 			fprintf(out, "} %" PRIu64 "\n", set->seg[s].counter[i]);
 		}
 	}
-	fputs("# HELP xrdma_reason_total Times a connection was given this reason for being on TCP.\n"
-	      "# TYPE xrdma_reason_total counter\n",
-	      out);
-	for (size_t s = 0; s < set->n; s++) {
-		for (unsigned int i = 1; i < XR_REASON_COUNT; i++) {
-			if (!set->seg[s].reason[i])
-				continue;
-			fputs("xrdma_reason_total", out);
-			labels(out, &set->seg[s]);
-			fprintf(out, ",reason=\"%s\"} %" PRIu64 "\n", xr_reason_name(i),
-				set->seg[s].reason[i]);
-		}
-	}
+	print_reasons(out, set);
 }

@@ -165,8 +165,8 @@ static void make_row(struct row *r, const struct xr_stat_options *opt, const str
 		set(r, 8, "-");
 	}
 	if (opt->process)
-		set(r, 9, "%s[%d] fd=%d%s", seg->program, (int)seg->pid, f->id.fd,
-		    seg->life == XR_SEGMENT_DEAD ? " (dead)" : "");
+		set(r, 9, "%s[%d] fd=%d%s%s", seg->program, (int)seg->pid, f->id.fd,
+		    f->held ? " (held)" : "", seg->life == XR_SEGMENT_DEAD ? " (dead)" : "");
 	if (opt->info)
 		r->info = info_line(f);
 }
@@ -194,11 +194,24 @@ static void print_rows(FILE *out, const struct row *rows, size_t n, int columns)
 	}
 }
 
+/* "disabled 3, limit-flows 2" behind a colon; zeros are left out. */
+static void print_reasons(FILE *out, const uint64_t *n, const char *none)
+{
+	const char *sep = ": ";
+
+	for (unsigned int i = 0; i <= XR_REASON_COUNT; i++) {
+		if (!n[i])
+			continue;
+		fprintf(out, "%s%s %" PRIu64, sep, i ? xr_reason_name(i) : none, n[i]);
+		sep = ", ";
+	}
+}
+
 /* "6 connections on TCP: peer-not-xrdma 4, young 2" */
 static void print_summary(FILE *out, const struct xr_stat_set *set)
 {
-	unsigned int by_reason[XR_REASON_COUNT + 1] = {0}, on_tcp = 0;
-	const char *sep = ": ";
+	uint64_t by_reason[XR_REASON_COUNT + 1] = {0};
+	unsigned int on_tcp = 0;
 
 	for (size_t s = 0; s < set->n; s++) {
 		for (uint32_t i = 0; i < set->seg[s].n_flows; i++) {
@@ -215,14 +228,38 @@ static void print_summary(FILE *out, const struct xr_stat_set *set)
 	if (!on_tcp)
 		return;
 	fprintf(out, "%u more on TCP", on_tcp);
-	for (unsigned int i = 0; i <= XR_REASON_COUNT; i++) {
-		if (by_reason[i]) {
-			fprintf(out, "%s%s %u", sep, i ? xr_reason_name(i) : "upgrading",
-				by_reason[i]);
-			sep = ", ";
-		}
-	}
+	print_reasons(out, by_reason, "upgrading");
 	fputs("; -a lists them\n", out);
+}
+
+/* What no list can show: connections without a slot, and processes that keep all of theirs on TCP. */
+static void print_unlisted(FILE *out, const struct xr_stat_set *set)
+{
+	uint64_t unlisted[XR_REASON_COUNT + 1] = {0}, off[XR_REASON_COUNT + 1] = {0};
+	uint64_t n = 0, kept = 0;
+
+	for (size_t s = 0; s < set->n; s++) {
+		unsigned int why = xr_segment_off(&set->seg[s]);
+
+		for (int i = 0; i < XR_REASON_COUNT; i++) {
+			unlisted[i] += set->seg[s].unlisted[i];
+			n += set->seg[s].unlisted[i];
+		}
+		if (why)
+			off[why < XR_REASON_COUNT ? why : XR_REASON_COUNT]++;
+		kept += why != 0;
+	}
+	if (kept) {
+		fprintf(out, "%" PRIu64 " program%s to TCP", kept, kept == 1 ? " keeps" : "s keep");
+		print_reasons(out, off, "");
+		fputs("; -t says which\n", out);
+	}
+	if (n) {
+		fprintf(out, "%" PRIu64 " more%s had no place in the list since the programs began", n,
+			n == 1 ? " connection" : " connections");
+		print_reasons(out, unlisted, "no room");
+		fputs("; -t says whose\n", out);
+	}
 }
 
 void xr_stat_print_table(FILE *out, const struct xr_stat_options *opt, const struct xr_stat_set *set)
@@ -242,6 +279,8 @@ void xr_stat_print_table(FILE *out, const struct xr_stat_options *opt, const str
 	print_rows(out, rows, n, opt->process ? COLUMNS : COLUMNS - 1);
 	if (!opt->all && !opt->listeners)
 		print_summary(out, set);
+	if (opt->all || !opt->listeners)
+		print_unlisted(out, set);
 	for (size_t i = 0; i < n; i++) {
 		for (int c = 0; c < COLUMNS; c++)
 			free(rows[i].cell[c]);
@@ -255,10 +294,13 @@ void xr_stat_print_totals(FILE *out, const struct xr_stat_set *set)
 	for (size_t s = 0; s < set->n; s++) {
 		const struct xr_segment *seg = &set->seg[s];
 
-		fprintf(out, "%s%s[%d]  uid %u  xrdma %s%s%s\n", s ? "\n" : "", seg->program,
+		unsigned int why = xr_segment_off(seg);
+
+		fprintf(out, "%s%s[%d]  uid %u  xrdma %s%s%s%s%s\n", s ? "\n" : "", seg->program,
 			(int)seg->pid, (unsigned int)seg->uid, seg->version,
 			seg->helper_thread ? "  helper thread" : "",
-			seg->life == XR_SEGMENT_DEAD ? "  dead" : "");
+			seg->life == XR_SEGMENT_DEAD ? "  dead" : "",
+			why ? "  keeps to TCP: " : "", why ? xr_reason_name(why) : "");
 		for (int i = 0; i < XR_STAT_COUNT; i++)
 			if (seg->counter[i])
 				fprintf(out, "  %-24s %" PRIu64 "\n", xr_segment_counter_names[i],
@@ -267,5 +309,9 @@ void xr_stat_print_totals(FILE *out, const struct xr_stat_set *set)
 			if (i && seg->reason[i])
 				fprintf(out, "  reason %-17s %" PRIu64 "\n", xr_reason_name(i),
 					seg->reason[i]);
+		for (unsigned int i = 0; i < XR_REASON_COUNT; i++)
+			if (seg->unlisted[i])
+				fprintf(out, "  unlisted %-15s %" PRIu64 "\n",
+					i ? xr_reason_name(i) : "no-room", seg->unlisted[i]);
 	}
 }
