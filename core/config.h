@@ -106,6 +106,7 @@ struct xr_config {
 	uint16_t origin_line[XR_KEY_COUNT]; /* for XR_ORIGIN_FILE; saturates */
 	uint32_t n_rules;
 	uint32_t warnings; /* given so far */
+	uint64_t digest;   /* of what they say; set by xr_config_load() */
 	struct xr_rule rule[XR_CONFIG_RULES];
 };
 
@@ -152,9 +153,12 @@ void xr_config_environment(struct xr_config *cfg, char *const *envp, xr_config_w
  * one short-lived mapping. A missing default file is no error; a missing or
  * unreadable XRDMA_CONF is a warning. In a set-user-ID process (AT_SECURE) the
  * environment is ignored. warn == NULL logs through log.h, after xr_log_init() with
- * the log_level and log_file just read. Returns the number of warnings; cfg is always
- * usable afterwards.
+ * the log_level and log_file just read, all of them and once: not where XR_CONFIG_TOLD
+ * in envp, or the environment of the parent process, says that they have been told
+ * already. A log_file that cannot be written is a mistake; lines go to stderr then.
+ * Returns the number of warnings; cfg is always usable afterwards.
  */
+#define XR_CONFIG_TOLD "XRDMA_TOLD" /* set by xrdma-run: the digest in hexadecimal */
 int xr_config_load(struct xr_config *cfg, const char *path, char *const *envp,
 		   xr_config_warn_fn warn, void *arg);
 

@@ -9,14 +9,17 @@
 #include <sys/auxv.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include "autoconf.h"
 #include "config.h"
 #include "config_priv.h"
 #include "mem.h"
+#include "shm_link.h"
 
 /* Variables with the prefix that are no settings. Those of the test suite start XRDMA_TEST_. */
-static const char *const env_reserved[] = {"XRDMA_CONF", "XRDMA_PRELOAD", "XRDMA_BUILD"};
+static const char *const env_reserved[] = {"XRDMA_CONF", "XRDMA_PRELOAD", "XRDMA_BUILD",
+					   XR_CONFIG_TOLD};
 
 static const char *env_get(char *const *envp, const char *name)
 {
@@ -147,13 +150,69 @@ close:
 	return n;
 }
 
+/* Each of them: a mistake that is not told of is not found. */
 static void log_warning(void *arg, const char *where, unsigned int line, const char *msg)
 {
 	(void)arg;
+	if (xr_log_threshold < XR_LOG_WARN)
+		return;
 	if (line)
-		xr_warn("%s:%u: %s", where, line, msg);
+		xr_log_write(NULL, XR_LOG_WARN, "%s:%u: %s", where, line, msg);
 	else
-		xr_warn("%s: %s", where, msg);
+		xr_log_write(NULL, XR_LOG_WARN, "%s: %s", where, msg);
+}
+
+static void digest_warning(void *arg, const char *where, unsigned int line, const char *msg)
+{
+	uint64_t *digest = arg, key[2] = {*digest, line};
+
+	key[0] = xr_siphash(key, where, strlen(where));
+	*digest = xr_siphash(key, msg, strlen(msg));
+}
+
+/* The text of an environment, as /proc has it, holds this "NAME=value". */
+static bool has_entry(const char *text, size_t len, const char *entry)
+{
+	size_t want = strlen(entry) + 1;
+
+	for (const char *p = text; (p = memmem(p, len - (size_t)(p - text), entry, want)); p++)
+		if (p == text || !p[-1])
+			return true;
+	return false;
+}
+
+/*
+ * Does the parent run with the same settings under the same object? Then it has told of the
+ * mistakes: a program started from a shell is not the first, those that it starts are not either.
+ */
+static bool parent_told(char *const *envp)
+{
+	char path[40], *text = NULL;
+	const char *preload = env_get(envp, "LD_PRELOAD");
+	bool same = preload && *preload;
+	long len;
+
+	xr_snprintf(path, sizeof(path), "/proc/%d/environ", (int)xr_sys0(SYS_getppid));
+	len = same ? read_file(path, &text) : -ENOENT;
+	if (len < 0)
+		return false;
+	for (; *envp && same; envp++)
+		if (!strncmp(*envp, XR_CONFIG_ENV_PREFIX, strlen(XR_CONFIG_ENV_PREFIX)) ||
+		    !strncmp(*envp, "LD_PRELOAD=", 11))
+			same = has_entry(text, (size_t)len, *envp);
+	xr_unmap(text, XR_CONFIG_FILE_MAX + 1);
+	return same;
+}
+
+static bool is_told(const struct xr_config *cfg, char *const *envp)
+{
+	const char *told = env_get(envp, XR_CONFIG_TOLD);
+	char mine[20];
+
+	if (!told)
+		return envp && parent_told(envp);
+	xr_snprintf(mine, sizeof(mine), "%016lx", (unsigned long)cfg->digest);
+	return !strcmp(told, mine);
 }
 
 static void normalise(struct xr_config *cfg)
@@ -168,17 +227,45 @@ static void normalise(struct xr_config *cfg)
 static const char *error_text(long err)
 {
 	switch (err) {
-	case -ENOENT:
-		return "does not exist";
-	case -EACCES:
-	case -EPERM:
-		return "permission denied";
 	case -EISDIR:
 	case -EINVAL:
 		return "is not a regular file";
 	default:
-		return "input/output error";
+		return xr_error_text((int)err);
 	}
+}
+
+/* Can lines be appended to the log file? Asked, not tried: nothing is made, no reader woken. */
+static long log_file_error(const struct xr_config *cfg)
+{
+	char dir[XR_CONFIG_STR];
+	struct stat st;
+	char *slash;
+	long err;
+
+	if (!cfg->log_file[0])
+		return 0;
+	err = xr_sys3(SYS_faccessat, AT_FDCWD, cfg->log_file, W_OK);
+	if (!err && !xr_sys4(SYS_newfstatat, AT_FDCWD, cfg->log_file, &st, 0) && S_ISDIR(st.st_mode))
+		return -EISDIR;
+	if (err != -ENOENT)
+		return err;
+	strcpy(dir, cfg->log_file);
+	slash = strrchr(dir, '/');
+	slash[slash == dir] = '\0';
+	return xr_sys3(SYS_faccessat, AT_FDCWD, dir, W_OK | X_OK);
+}
+
+static void check_log_file(struct xr_config *cfg, const char *path, xr_config_warn_fn fn, void *arg)
+{
+	bool file = cfg->origin[XR_KEY_LOG_FILE] == XR_ORIGIN_FILE;
+	const struct xr_warner w = {cfg, fn, arg, file ? path : xr_config_keys[XR_KEY_LOG_FILE].env,
+				    file ? cfg->origin_line[XR_KEY_LOG_FILE] : 0};
+	long err = log_file_error(cfg);
+
+	if (err)
+		xr_config_warn(&w, "log_file: '%.200s' cannot be written: %s; lines go to standard error",
+			       cfg->log_file, xr_error_text((int)err));
 }
 
 static void apply(struct xr_config *cfg, const char *path, const char *text, long len,
@@ -192,12 +279,14 @@ static void apply(struct xr_config *cfg, const char *path, const char *text, lon
 	else if (len != -ENOENT || env_get(envp, "XRDMA_CONF"))
 		xr_config_warn(&w, "not read: %s", error_text(len));
 	xr_config_environment(cfg, envp, fn, arg);
+	check_log_file(cfg, path, fn, arg);
 	normalise(cfg);
 }
 
 int xr_config_load(struct xr_config *cfg, const char *path, char *const *envp, xr_config_warn_fn fn,
 		   void *arg)
 {
+	uint64_t digest = 0;
 	char *text = NULL;
 	long len;
 
@@ -207,12 +296,16 @@ int xr_config_load(struct xr_config *cfg, const char *path, char *const *envp, x
 	len = read_file(path, &text);
 	if (!fn) {
 		/* once in silence, to learn where warnings go and whether they are wanted */
-		apply(cfg, path, text, len, envp, NULL, NULL);
-		xr_log_init((enum xr_log_level)cfg->log_level, cfg->log_file);
-		fn = cfg->warnings ? log_warning : NULL;
+		apply(cfg, path, text, len, envp, digest_warning, &digest);
+		cfg->digest = digest;
+		xr_log_init((enum xr_log_level)cfg->log_level,
+			    log_file_error(cfg) ? "" : cfg->log_file);
+		fn = cfg->warnings && !is_told(cfg, envp) ? log_warning : NULL;
 	}
-	if (fn)
+	if (fn) {
 		apply(cfg, path, text, len, envp, fn, arg);
+		cfg->digest = digest;
+	}
 	if (text)
 		xr_unmap(text, XR_CONFIG_FILE_MAX + 1);
 	return (int)cfg->warnings;

@@ -16,6 +16,7 @@
 
 #include "atomic.h"
 #include "mem.h"
+#include "stats.h"
 
 #define PREFIX "xrdma: "
 
@@ -31,6 +32,7 @@ static struct {
 } log_stderr;
 
 static _Atomic uint64_t log_lost;
+static _Atomic uint32_t log_told; /* 1: stderr has been told that the file takes no lines */
 
 static long sys_fstat(int fd, struct stat *st)
 {
@@ -119,37 +121,50 @@ static bool write_quietly(int fd, const char *buf, size_t len)
 	return n == (long)len;
 }
 
-static bool emit(const char *line, size_t len)
+static bool emit_stderr(const char *line, size_t len)
 {
 	struct stat st;
-	bool ok;
+
+	if (!log_stderr.usable || sys_fstat(STDERR_FILENO, &st) || st.st_dev != log_stderr.dev ||
+	    st.st_ino != log_stderr.ino)
+		return false;
+	return write_quietly(STDERR_FILENO, line, len);
+}
+
+static bool emit(const char *line, size_t len)
+{
+	char told[XR_LOG_LINE];
+	uint32_t no = 0;
+	bool ok = false;
 	int fd;
 
-	if (!log_file[0]) {
-		if (!log_stderr.usable || sys_fstat(STDERR_FILENO, &st) ||
-		    st.st_dev != log_stderr.dev || st.st_ino != log_stderr.ino)
-			return false;
-		return write_quietly(STDERR_FILENO, line, len);
-	}
+	if (!log_file[0])
+		return emit_stderr(line, len);
 	/* opened per line: holds no descriptor, and follows a rotated log */
 	fd = (int)xr_sys4(SYS_openat, AT_FDCWD, log_file,
 			  O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
-	if (fd < 0)
-		return false;
-	ok = write_quietly(fd, line, len);
-	xr_sys1(SYS_close, fd);
+	if (fd >= 0) {
+		ok = write_quietly(fd, line, len);
+		xr_sys1(SYS_close, fd);
+	}
+	if (!ok && xr_cas(&log_told, &no, 1)) {
+		len = (size_t)xr_snprintf(told, sizeof(told), PREFIX "[%d] log_file %s: %s: lines are lost\n",
+					  (int)xr_sys0(SYS_getpid), log_file,
+					  fd < 0 ? xr_error_text(fd) : "does not take a line");
+		emit_stderr(told, len < sizeof(told) ? len : sizeof(told) - 1);
+	}
 	return ok;
 }
 
 void xr_log_write(struct xr_log_site *site, enum xr_log_level level, const char *fmt, ...)
 {
 	char line[XR_LOG_LINE];
-	uint32_t dropped;
+	uint32_t dropped = 0;
 	size_t len;
 	va_list ap;
 
 	(void)level;
-	if (!site_admit(site, &dropped))
+	if (site && !site_admit(site, &dropped))
 		return;
 	if (log_file[0])
 		len = (size_t)xr_snprintf(line, sizeof(line), PREFIX "[%d] ",
@@ -171,8 +186,43 @@ void xr_log_write(struct xr_log_site *site, enum xr_log_level level, const char 
 	if (len == sizeof(line) - 1)
 		len--;
 	line[len++] = '\n';
-	if (!emit(line, len))
+	if (!emit(line, len)) {
 		atomic_fetch_add_explicit(&log_lost, 1, memory_order_relaxed);
+		xr_stats_add(XR_STAT_LOG_LOST, 1);
+	}
+}
+
+const char *xr_error_text(int err)
+{
+	switch (err < 0 ? -err : err) {
+	case ENOENT:
+		return "does not exist";
+	case EACCES:
+	case EPERM:
+		return "permission denied";
+	case EISDIR:
+		return "is a directory";
+	case ENOTDIR:
+		return "a part of the path is no directory";
+	case EROFS:
+		return "read-only file system";
+	case ENOSPC:
+	case EDQUOT:
+		return "no space left";
+	case EMFILE:
+	case ENFILE:
+		return "no descriptors left";
+	case ENOMEM:
+		return "no memory left";
+	case ENAMETOOLONG:
+		return "the name is too long";
+	case EFBIG:
+		return "the file would be too large";
+	case ELOOP:
+		return "is a symbolic link, or too many";
+	default:
+		return "input/output error";
+	}
 }
 
 _Static_assert(XR_LOG_LINE <= PIPE_BUF, "a line is one atomic write");

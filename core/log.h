@@ -12,6 +12,7 @@
  * XR_LOG_LINE bytes that starts "xrdma: ". It never blocks (a full pipe drops
  * the line), never raises SIGPIPE or SIGXFSZ, and never goes to a descriptor 2
  * that is not the stderr the process started with, nor to one that is a socket.
+ * The first line that a log file does not take is told of on stderr.
  * errno is preserved. Thread-safe, async-signal-safe.
  */
 #define XR_LOG_LINE 512
@@ -43,9 +44,13 @@ extern int xr_log_threshold __attribute__((visibility("hidden")));
  */
 int xr_log_init(enum xr_log_level threshold, const char *file);
 
-/* Lines that could not be written since start. */
+/* Lines that could not be written since start; they are counted in the statistics too. */
 uint64_t xr_log_lost(void);
 
+/* A phrase for an errno value, with or without its sign: "permission denied". */
+const char *xr_error_text(int err);
+
+/* site NULL: written however many there are. */
 void xr_log_write(struct xr_log_site *site, enum xr_log_level level, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 

@@ -65,7 +65,8 @@
 	X(PAIRS, "peer_processes", "peer processes attached now")                                  \
 	X(CONFIG_WARNINGS, "config_warnings", "mistakes found in the configuration")               \
 	X(STATS_ERRORS, "stats_errors", "statistics that could not be kept")                       \
-	X(INTERNAL_ERRORS, "internal_errors", "internal checks that failed")
+	X(INTERNAL_ERRORS, "internal_errors", "internal checks that failed")                       \
+	X(LOG_LOST, "log_lines_lost", "lines that neither log_file nor standard error took")
 
 enum xr_stat {
 #define XR_STATS_ENUM(sym, name, text) XR_STAT_##sym,

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include "flow.h"
+#include "log.h"
 #include "mem.h"
 #include "process.h"
 #include "upgrade.h"
@@ -63,6 +64,10 @@ enum xr_reason xr_policy_off(void)
 
 void xr_policy_publish(void)
 {
+	static _Atomic uint32_t told;	/* of a directory that was asked for and cannot be used */
+	uint32_t no = 0;
+	int r;
+
 	/* a sandbox that the process put itself into may kill for opening a file */
 	if (!xr_cfg.stats || xr_process_passed())
 		return;
@@ -70,9 +75,14 @@ void xr_policy_publish(void)
 	 * Failure is counted there; slots are NULL then, which every function accepts.  Where there
 	 * is no address space for flows, none is taken for slots.
 	 */
-	if (!xr_stats_open(xr_cfg.stats_dir, policy_name() ? policy_name() : policy_exe(),
-			   xr_slab.flow ? (uint32_t)xr_cfg.max_flows : 0))
+	r = xr_stats_open(xr_cfg.stats_dir, policy_name() ? policy_name() : policy_exe(),
+			  xr_slab.flow ? (uint32_t)xr_cfg.max_flows : 0);
+	if (!r)
 		xr_stats_off(xr_policy_off());
+	else if (r != -EALREADY && xr_cfg.origin[XR_KEY_STATS_DIR] != XR_ORIGIN_DEFAULT &&
+		 xr_cas(&told, &no, 1))
+		xr_warn("stats_dir %s: %s: xr-stat does not show this process", xr_cfg.stats_dir,
+			xr_error_text(r));
 }
 
 void xr_policy_unlisted(enum xr_reason why)

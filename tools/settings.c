@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,14 +40,60 @@ int xr_settings_option(struct xr_settings *s, enum xr_config_key_id id, const ch
 	return 0;
 }
 
+/* file as it is known from everywhere; it need not exist. malloc'd or NULL. */
+static char *absolute(const char *file)
+{
+	char *here, *path = NULL;
+
+	if (file[0] == '/')
+		return strdup(file);
+	here = getcwd(NULL, 0);
+	if (here && asprintf(&path, "%s/%s", here, file) < 0)
+		path = NULL;
+	free(here);
+	return path;
+}
+
+int xr_settings_file_option(struct xr_settings *s, const char *file)
+{
+	s->file = absolute(file);
+	return s->file ? 0 : -errno;
+}
+
 int xr_settings_export(const struct xr_settings *s)
 {
-	if (s->file && setenv("XRDMA_CONF", s->file, 1))
+	const char *given = getenv("XRDMA_CONF");
+	char *file = NULL;
+	int err;
+
+	if (s->file)
+		file = strdup(s->file);
+	else if (given && *given)
+		file = absolute(given);
+	if ((s->file || (given && *given)) && !file)
+		return -ENOMEM;
+	err = file ? setenv("XRDMA_CONF", file, 1) : 0;
+	free(file);
+	if (err)
 		return -ENOMEM;
 	for (int i = 0; i < XR_KEY_COUNT; i++)
 		if (s->option[i] && setenv(xr_config_keys[i].env, s->option[i], 1))
 			return -ENOMEM;
 	return 0;
+}
+
+int xr_settings_tell(const struct xr_settings *s)
+{
+	static struct xr_config cfg;
+	char digest[20];
+
+	/* told by another or not: whoever says xrdma-run wants to hear of it */
+	if (xr_settings_export(s) || setenv(XR_CONFIG_TOLD, "", 1))
+		return -ENOMEM;
+	if (!xr_config_load(&cfg, NULL, environ, NULL, NULL))
+		return unsetenv(XR_CONFIG_TOLD) ? -ENOMEM : 0;
+	snprintf(digest, sizeof(digest), "%016" PRIx64, cfg.digest);
+	return setenv(XR_CONFIG_TOLD, digest, 1) ? -ENOMEM : 0;
 }
 
 static void file_warning(void *arg, const char *where, unsigned int line, const char *msg)

@@ -6,7 +6,7 @@
 
 /* Settings as xrdma-run sees them: its options on top of environment and file. */
 struct xr_settings {
-	const char *file;		 /* --config; NULL: as usual */
+	const char *file;		 /* --config, absolute; NULL: as usual */
 	const char *option[XR_KEY_COUNT]; /* value of the option, NULL: not given */
 };
 
@@ -16,8 +16,17 @@ void xr_settings_option_name(enum xr_config_key_id id, char *buf, size_t size);
 /* Takes an option; a value that is none gives one line on stderr and -EINVAL. */
 int xr_settings_option(struct xr_settings *s, enum xr_config_key_id id, const char *value);
 
+/* Takes --config. The program and what it starts may be elsewhere. 0 or -errno. */
+int xr_settings_file_option(struct xr_settings *s, const char *file);
+
 /* Puts the options into our environment, for the program. 0 or -ENOMEM. */
 int xr_settings_export(const struct xr_settings *s);
+
+/*
+ * The same, and tells of all mistakes in the configuration as the program would, which then
+ * need not, nor anything that it starts.
+ */
+int xr_settings_tell(const struct xr_settings *s);
 
 /*
  * What a program started now would read; warnings go to stderr, their number is

@@ -221,9 +221,16 @@ static int once(const struct xr_stat_options *opt, bool screen)
 	return status;
 }
 
-static void no_warning(void *arg, const char *where, unsigned int line, const char *msg)
+/* Of all mistakes, those that make us look in the wrong place. */
+static void where_to_look(void *arg, const char *where, unsigned int line, const char *msg)
 {
-	(void)arg, (void)where, (void)line, (void)msg;
+	(void)arg;
+	if (strncmp(msg, "stats_dir", 9) && strncmp(msg, "not read", 8))
+		return;
+	if (line)
+		fprintf(stderr, "xr-stat: %s:%u: %s\n", where, line, msg);
+	else
+		fprintf(stderr, "xr-stat: %s: %s\n", where, msg);
 }
 
 int main(int argc, char **argv)
@@ -238,7 +245,7 @@ int main(int argc, char **argv)
 	argp_err_exit_status = EXIT_TROUBLE;
 	argp_program_version_hook = print_version;
 	argp_parse(&argp, argc, argv, 0, NULL, &opt);
-	xr_config_load(&cfg, NULL, environ, no_warning, NULL);
+	xr_config_load(&cfg, NULL, environ, where_to_look, NULL);
 	opt.base = opt.dir ? opt.dir : cfg.stats_dir;
 	if (opt.retreat || opt.back)
 		return xr_stat_control(&opt);

@@ -54,7 +54,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		run.endpoint = arg;
 		return 0;
 	case OPT_CONFIG:
-		run.settings.file = arg;
+		if (xr_settings_file_option(&run.settings, arg)) {
+			fprintf(stderr, "xrdma-run: %s: %s\n", arg, strerror(errno));
+			exit(XR_EXIT_SELF);
+		}
 		return 0;
 	case OPT_PRELOAD:
 		run.preload = arg;
@@ -172,7 +175,7 @@ static void set_preload(void)
 	if (why)
 		die(XR_EXIT_SELF, "preload object '%s': %s", object, why);
 	value = xr_target_ld_preload(object, getenv("LD_PRELOAD"));
-	if (!value || setenv("LD_PRELOAD", value, 1) || xr_settings_export(&run.settings))
+	if (!value || setenv("LD_PRELOAD", value, 1) || xr_settings_tell(&run.settings))
 		die(XR_EXIT_SELF, "%s", strerror(ENOMEM));
 	free(value);
 }
