@@ -9,11 +9,27 @@
  */
 #include "hook.h"
 #include "epoll.h"
+#include "hold.h"
 #include "ready.h"
 
 static struct xr_flow *entry_flow(uintptr_t e)
 {
 	return (e & 3) == XR_FD_FLOW ? (struct xr_flow *)(e & ~(uintptr_t)3) : NULL;
+}
+
+/* One of several descriptors of the flow goes; the flow must know another one.  0: there is none. */
+static int name_another(struct xr_flow *f, int fd)
+{
+	int other;
+
+	if (f->priv->fd != fd)
+		return 1;
+	for (other = xr_fd_next(0); other >= 0; other = xr_fd_next(other + 1))
+		if (xr_fd_flow(other) == f) {
+			f->priv->fd = other;
+			return 1;
+		}
+	return 0;
 }
 
 void xr_fds_fresh(int fd)
@@ -30,9 +46,14 @@ void xr_fds_fresh(int fd)
 	f = entry_flow(xr_fd_take(fd));
 	if (f)
 		xr_flow_kid_counts(f);
-	if (f && xr_fetch_sub(&f->priv->fds, 1) == 1) {
+	if (!f)
+		return;
+	if (xr_fetch_sub(&f->priv->fds, 1) == 1) {
 		xr_epoll_flow_closed(f);
+		xr_fd_close(f->priv->orphan);
 		xr_flow_release(f);
+	} else if (!name_another(f, fd)) {
+		f->priv->fd = f->priv->orphan;
 	}
 }
 
@@ -44,18 +65,21 @@ static int registered(struct xr_flow *f)
 	return ef && ef->regs;
 }
 
-/* One of several descriptors of the flow has gone; the flow must know another one. */
-static void name_another(struct xr_flow *f, int fd)
+/* The entry of fd was taken out.  1: nothing refers to the flow any more. */
+static int let_go(struct xr_flow *f, int fd)
 {
-	int other;
+	uint32_t n = xr_load_relaxed(&f->priv->fds);
+	int named = 0;
 
-	if (f->priv->fd != fd)
-		return;
-	for (other = xr_fd_next(0); other >= 0; other = xr_fd_next(other + 1))
-		if (xr_fd_flow(other) == f) {
-			f->priv->fd = other;
-			return;
+	do {
+		if (n > 1 && !named) {
+			named = 1;
+			/* what is left sleeps in a call, or is a duplicate in the making */
+			if (!name_another(f, fd))
+				xr_hold_orphan(f, fd);
 		}
+	} while (!xr_cas(&f->priv->fds, &n, n - 1));
+	return n == 1;
 }
 
 /*
@@ -65,7 +89,7 @@ static void name_another(struct xr_flow *f, int fd)
 static void close_registered(struct xr_flow *f, int fd)
 {
 	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC) || !xr_epoll_flow_attached(f))
-		xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
+		xr_flow_stay_tcp(f, fd, XR_REASON_EPOLL_EXCLUSIVE);
 }
 
 struct xr_fds_closing xr_fds_close_begin(int fd)
@@ -79,18 +103,19 @@ struct xr_fds_closing xr_fds_close_begin(int fd)
 	if ((c.entry & 3) == XR_FD_EPOLL)
 		xr_epoll_close(fd);
 	f = entry_flow(c.entry);
-	if (f && xr_load_relaxed(&f->priv->fds) > 1 && xr_load_acquire(&f->path) && registered(f))
-		close_registered(f, fd);
+	if (f && xr_load_relaxed(&f->priv->fds) > 1) {
+		xr_hold_thread(0);
+		if (xr_load_relaxed(&f->priv->fds) > 1 && xr_load_acquire(&f->path) && registered(f))
+			close_registered(f, fd);
+	}
 	c.entry = xr_fd_take(fd);
 	f = entry_flow(c.entry);
 	if (!f)
 		return c;
 	xr_flow_kid_counts(f);
-	c.last = xr_fetch_sub(&f->priv->fds, 1) == 1;
-	if (!c.last) {
-		name_another(f, fd);
+	c.last = let_go(f, fd);
+	if (!c.last)
 		return c;
-	}
 	xr_epoll_flow_closed(f);
 	xr_flow_last_close(f, fd);
 	return c;
@@ -98,9 +123,13 @@ struct xr_fds_closing xr_fds_close_begin(int fd)
 
 void xr_fds_close_end(struct xr_fds_closing c)
 {
+	struct xr_flow *f = entry_flow(c.entry);
+
 	if (!c.last)
 		return;
-	xr_flow_release(entry_flow(c.entry));
+	/* of a call that has left since it was made */
+	xr_fd_close(f->priv->orphan);
+	xr_flow_release(f);
 	xr_flow_sweep();
 }
 

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include "fdtab.h"
 #include "flow.h"
+#include "hold.h"
 #include "log.h"
 #include "mem.h"
 #include "ready.h"
@@ -127,6 +128,8 @@ struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonb
 	f->priv = &s->priv[i];
 	xr_store_relaxed(&f->priv->fds, 1);
 	f->priv->fd = fd;
+	xr_store_relaxed(&f->priv->holds, 0);
+	f->priv->orphan = -1;
 	f->priv->regs = NULL;
 	f->priv->unlisted = 0;
 	f->need_turns = UINT32_MAX;
@@ -208,7 +211,9 @@ static void flow_account(struct xr_flow *f, int fd, uint32_t dir, _Atomic uint64
 		f->turns++;
 	}
 	sum += xr_load_relaxed(total == &f->tcp_tx ? &f->tcp_rx : &f->tcp_tx);
-	if (xr_unlikely(f->turns >= f->need_turns || sum >= f->need_bytes))
+	/* none: closed under a sleeping call, whose number may be somebody else's now */
+	if (xr_unlikely(f->turns >= f->need_turns || sum >= f->need_bytes) &&
+	    xr_load_relaxed(&f->priv->fds))
 		xr_upgrade_step(f, fd);
 }
 
@@ -537,6 +542,7 @@ void xr_flow_forked(void)
 		return;
 	forked_links();
 	xr_flow_kid_begin();
+	xr_hold_forked(xr_slab.flow, xr_slab.fresh);
 	/* a slab of its own at the first new flow; the inherited one stays mapped */
 	xr_slab.lock = 0;
 	xr_slab.limbo = UINT32_MAX;

@@ -137,9 +137,11 @@ struct xr_flow_kids {
 
 /* Private to each process (copied on fork). */
 struct xr_flow_priv {
-	_Atomic uint32_t fds;		/* descriptors of this process that refer to the flow */
+	_Atomic uint32_t fds;		/* descriptors of this process that refer to the flow, and holds */
 	int fd;				/* one of them, for display and kernel queries */
 	uint32_t unlisted;		/* counted as a connection that cannot be listed */
+	_Atomic uint32_t holds;		/* calls that sleep on it: hold.h */
+	int orphan;			/* ours, in the place of the program's last; -1: none */
 	void *regs;			/* epoll registrations: epoll.c, under its lock */
 };
 

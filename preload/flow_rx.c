@@ -10,12 +10,10 @@
 #include "control.h"
 #include "fdtab.h"
 #include "flow_rx.h"
+#include "hold.h"
 #include "log.h"
 #include "mem.h"
 #include "ready.h"
-
-/* A look at the kernel socket of a silent flow costs a system call: at most this often. */
-#define RX_CHECK_CYCLES		2000000u	/* ~1 ms */
 
 #define PEEK_NAP_NS		500000u
 
@@ -376,7 +374,7 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 		if (xr_likely(n != RX_NONE))
 			return n;
 		if (!f->rx_dead && (xr_load_relaxed(&f->rx_look) || xr_rx_reset_due(f) ||
-				    xr_cycles() - f->rx_checked > RX_CHECK_CYCLES))
+				    xr_cycles() - f->rx_checked > XR_RX_CHECK_CYCLES))
 			xr_rx_look_kernel(f, fd);
 		if (f->rx_dead) {
 			/* the peer's memory is final once its FIN shows: look once more */
@@ -420,7 +418,8 @@ static ssize_t recv_none(struct xr_flow *f, int fd, int flags)
 	return n > 0 ? 0 : n;
 }
 
-ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, int flags)
+static inline ssize_t recv_held(struct xr_flow *f, int fd, const struct iovec *iov, int cnt,
+				int flags, struct xr_hold *hold)
 {
 	struct xr_signal_mark mark = xr_signal_mark();
 	struct rx_dst d = { iov, cnt, 0 };
@@ -446,12 +445,16 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 
 		xr_control_check();
 		/* back on TCP: the hook starts over, unless MSG_WAITALL has a part already */
-		if (!done && !(xr_load_acquire(&f->path) & (XR_PATH_RX | XR_PATH_MOVE)))
+		if (!done && !(xr_load_acquire(&f->path) & (XR_PATH_RX | XR_PATH_MOVE)) &&
+		    !xr_hold_alone(hold))
 			return -EREMOTEIO;
+		if (xr_hold_lost(hold))
+			return done ? (ssize_t)done : -EBADF;
 		if (xr_unlikely(f->up != NULL))
 			xr_upgrade_step(f, fd);
 		if (xr_lock(&f->rx_lock))
 			return done ? (ssize_t)done : -EAGAIN;
+		fd = xr_unlikely(hold->flow != NULL) ? f->priv->fd : fd;
 		from = f->rx_state;
 		n = rx_some(f, fd, &d, len - done, done ? flags | RX_LATER : flags);
 		more = n > 0 && !(flags & MSG_PEEK) && (size_t)n < len - done && xr_rx_more(f, fd, from);
@@ -496,7 +499,9 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 			return done ? (ssize_t)done : -EAGAIN;
 		if (f->rcvtimeo_ns && !deadline)
 			deadline = xr_now_ns() + f->rcvtimeo_ns;
-		n = xr_wait_flow(f, fd, POLLIN, deadline, mark);
+		n = xr_hold_begin(hold, f);
+		if (!n)
+			n = xr_wait_flow(f, fd, POLLIN, deadline, mark);
 		if (n)
 			return done ? (ssize_t)done : n;
 		if (xr_likely(xr_signal_mark().any == mark.any))
@@ -504,86 +509,18 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 		/* after a handler a part is the answer; with none yet the call is restarted */
 		if (done)
 			return (ssize_t)done;
+		/* with a number that was closed meanwhile */
+		if (xr_hold_alone(hold))
+			return xr_signal_restart(mark).any == mark.any ? -EINTR : -EBADF;
 		mark = xr_signal_restart(mark);
 	}
 }
 
-/* poll(2) bits of the receive direction; rx_lock held. */
-uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
+ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, int flags)
 {
-	uint32_t mask = 0;
-	struct xr_view v;
-	int r;
+	struct xr_hold hold = { NULL };
+	ssize_t n = recv_held(f, fd, iov, cnt, flags, &hold);
 
-	if (f->rx_state == XR_RX_READY)
-		xr_rx_try_start(f, fd);
-	switch (xr_load_relaxed(&f->rx_state)) {
-	case XR_RX_RING:
-		break;
-	case XR_RX_SKIP:
-		r = xr_flow_rx_skip(f, fd);
-		if (r == -EAGAIN)
-			return xr_ksock_poll(fd, POLLRDHUP);
-		if (r < 0 && r != -ENODATA) {
-			/* taken on the way: it shows, and the next call tells of it */
-			xr_store_release(&f->err, (uint32_t)-r);
-			return xr_ksock_poll(fd, POLLIN | POLLRDHUP) | POLLERR;
-		}
-		/* fall through */
-	case XR_RX_TCP:
-		if (!(xr_load_acquire(&f->path) & XR_PATH_RX))
-			return UINT32_MAX;
-		/* fall through */
-	default:
-		/* this is the look: else who busy-waits finds that one is due, for ever */
-		xr_store_relaxed(&f->rx_look, 0);
-		mask = xr_ksock_poll(fd, POLLIN | POLLRDHUP | POLLPRI);
-		/* SO_RCVLOWAT of what lies in two places */
-		if (!(mask & POLLIN) && f->rx_state == XR_RX_DRAIN && f->rcvlowat > 1 &&
-		    xr_rx_avail(f, fd) >= (long)f->rcvlowat)
-			mask |= POLLIN;
-		if (f->rx_state == XR_RX_DRAIN && (xr_flow_peer_state(f) & XR_DIR_ENDED))
-			mask |= POLLRDHUP;
-		return mask;
-	}
-	if (f->rx_end || (xr_flow_peer_state(f) & XR_DIR_ENDED))
-		mask |= POLLRDHUP;
-	/* an RST shows at once, whatever is still to be read */
-	if (!(f->rx_dead & POLLERR) && (xr_load_relaxed(&f->rx_look) || xr_rx_reset_due(f) ||
-					xr_cycles() - f->rx_checked > RX_CHECK_CYCLES))
-		xr_rx_look_kernel(f, fd);
-	mask |= f->rx_dead;
-	/* an error shows until somebody has been told */
-	if (xr_unlikely(mask & POLLERR) && !xr_load_relaxed(&f->err) &&
-	    !(xr_ksock_poll(fd, 0) & POLLERR))
-		mask &= ~(uint32_t)POLLERR;
-	if (f->rx_shut)
-		mask |= POLLRDHUP;
-	/* what follows a freeze comes over the socket, and so does the end */
-	if (xr_unlikely(xr_shm_rx_is_frozen(&f->rx) || f->rx.frozen))
-		mask |= xr_ksock_poll(fd, POLLRDHUP);
-	v.op = XR_OP_END;
-	r = f->rx_end ? 1 : xr_shm_rx_peek(&f->rx, &v);
-	if (r == 0 && xr_shm_rx_is_frozen(&f->rx))
-		r = -ESTALE;
-	if (r == -ESTALE) {
-		xr_rx_to_tcp(f);
-		return xr_flow_rx_poll(f, fd);
-	}
-	if (r == 1 && f->rcvlowat > 1 && v.op == XR_OP_SEND && !mask &&
-	    xr_rx_avail(f, fd) < (long)f->rcvlowat)
-		return mask;
-	if (r)
-		return mask | POLLIN;
-	if (f->rx_dead) {
-		if (xr_shm_rx_is_frozen(&f->rx)) {
-			xr_rx_to_tcp(f);
-			return xr_flow_rx_poll(f, fd);
-		}
-		/* final: whatever is in the ring is readable, or the end is */
-		return mask | POLLIN | POLLRDHUP;
-	}
-	if (f->rx_shut)
-		mask |= POLLIN | POLLRDHUP;
-	return mask;
+	xr_hold_end(&hold);
+	return n;
 }

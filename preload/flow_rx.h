@@ -5,6 +5,9 @@
 
 #include "flow.h"
 
+/* A look at the kernel socket of a silent flow costs a system call: at most this often. */
+#define XR_RX_CHECK_CYCLES	2000000u	/* ~1 ms */
+
 /* READY: has the sender left TCP?  1 when the state moved on, 0, or -errno (a liar). */
 int xr_rx_try_start(struct xr_flow *f, int fd);
 

@@ -158,3 +158,83 @@ int xr_rx_ended(struct xr_flow *f)
 		return (xr_flow_peer_state(f) & (XR_DIR_ENDED | XR_DIR_CLOSED)) != 0;
 	return (xr_ksock_poll(f->priv->fd, POLLRDHUP) & (POLLRDHUP | POLLERR | POLLHUP)) != 0;
 }
+
+/* poll(2) bits of the receive direction; rx_lock held. */
+uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
+{
+	uint32_t mask = 0;
+	struct xr_view v;
+	int r;
+
+	if (f->rx_state == XR_RX_READY)
+		xr_rx_try_start(f, fd);
+	switch (xr_load_relaxed(&f->rx_state)) {
+	case XR_RX_RING:
+		break;
+	case XR_RX_SKIP:
+		r = xr_flow_rx_skip(f, fd);
+		if (r == -EAGAIN)
+			return xr_ksock_poll(fd, POLLRDHUP);
+		if (r < 0 && r != -ENODATA) {
+			/* taken on the way: it shows, and the next call tells of it */
+			xr_store_release(&f->err, (uint32_t)-r);
+			return xr_ksock_poll(fd, POLLIN | POLLRDHUP) | POLLERR;
+		}
+		/* fall through */
+	case XR_RX_TCP:
+		if (!(xr_load_acquire(&f->path) & XR_PATH_RX))
+			return UINT32_MAX;
+		/* fall through */
+	default:
+		/* this is the look: else who busy-waits finds that one is due, for ever */
+		xr_store_relaxed(&f->rx_look, 0);
+		mask = xr_ksock_poll(fd, POLLIN | POLLRDHUP | POLLPRI);
+		/* SO_RCVLOWAT of what lies in two places */
+		if (!(mask & POLLIN) && f->rx_state == XR_RX_DRAIN && f->rcvlowat > 1 &&
+		    xr_rx_avail(f, fd) >= (long)f->rcvlowat)
+			mask |= POLLIN;
+		if (f->rx_state == XR_RX_DRAIN && (xr_flow_peer_state(f) & XR_DIR_ENDED))
+			mask |= POLLRDHUP;
+		return mask;
+	}
+	if (f->rx_end || (xr_flow_peer_state(f) & XR_DIR_ENDED))
+		mask |= POLLRDHUP;
+	/* an RST shows at once, whatever is still to be read */
+	if (!(f->rx_dead & POLLERR) && (xr_load_relaxed(&f->rx_look) || xr_rx_reset_due(f) ||
+					xr_cycles() - f->rx_checked > XR_RX_CHECK_CYCLES))
+		xr_rx_look_kernel(f, fd);
+	mask |= f->rx_dead;
+	/* an error shows until somebody has been told */
+	if (xr_unlikely(mask & POLLERR) && !xr_load_relaxed(&f->err) &&
+	    !(xr_ksock_poll(fd, 0) & POLLERR))
+		mask &= ~(uint32_t)POLLERR;
+	if (f->rx_shut)
+		mask |= POLLRDHUP;
+	/* what follows a freeze comes over the socket, and so does the end */
+	if (xr_unlikely(xr_shm_rx_is_frozen(&f->rx) || f->rx.frozen))
+		mask |= xr_ksock_poll(fd, POLLRDHUP);
+	v.op = XR_OP_END;
+	r = f->rx_end ? 1 : xr_shm_rx_peek(&f->rx, &v);
+	if (r == 0 && xr_shm_rx_is_frozen(&f->rx))
+		r = -ESTALE;
+	if (r == -ESTALE) {
+		xr_rx_to_tcp(f);
+		return xr_flow_rx_poll(f, fd);
+	}
+	if (r == 1 && f->rcvlowat > 1 && v.op == XR_OP_SEND && !mask &&
+	    xr_rx_avail(f, fd) < (long)f->rcvlowat)
+		return mask;
+	if (r)
+		return mask | POLLIN;
+	if (f->rx_dead) {
+		if (xr_shm_rx_is_frozen(&f->rx)) {
+			xr_rx_to_tcp(f);
+			return xr_flow_rx_poll(f, fd);
+		}
+		/* final: whatever is in the ring is readable, or the end is */
+		return mask | POLLIN | POLLRDHUP;
+	}
+	if (f->rx_shut)
+		mask |= POLLIN | POLLRDHUP;
+	return mask;
+}

@@ -9,6 +9,7 @@
 #include "control.h"
 #include "fdtab.h"
 #include "flow.h"
+#include "hold.h"
 #include "log.h"
 #include "mem.h"
 #include "ready.h"
@@ -64,6 +65,7 @@ void xr_flow_tx_care(struct xr_flow *f, int fd)
 		return;
 	if (st == XR_TX_TCP || xr_lock(&f->tx_lock))
 		return;
+	fd = xr_hold_fd(f, fd);
 	if (f->tx_state == XR_TX_RING && xr_shm_tx_is_frozen(&f->tx))
 		xr_flow_tx_start_replay(f, XR_REASON_RETREAT_REQUESTED);
 	if (f->tx_state == XR_TX_REPLAY)
@@ -217,7 +219,8 @@ static ssize_t send_none(struct xr_flow *f, int fd)
 	return f->tx_shut || f->rx_reset ? -EPIPE : xr_ksock_send(fd, NULL, 0, 0);
 }
 
-ssize_t xr_flow_send(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, int flags)
+static inline ssize_t send_held(struct xr_flow *f, int fd, const struct iovec *iov, int cnt,
+				int flags, struct xr_hold *hold)
 {
 	struct xr_signal_mark mark = xr_signal_mark();
 	int nonblock = f->nonblock || (flags & MSG_DONTWAIT), i;
@@ -239,12 +242,16 @@ ssize_t xr_flow_send(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 
 		xr_control_check();
 		/* back on TCP: the hook starts over, unless a part was sent and the rest is owed */
-		if (!done && !(xr_load_acquire(&f->path) & (XR_PATH_TX | XR_PATH_MOVE)))
+		if (!done && !(xr_load_acquire(&f->path) & (XR_PATH_TX | XR_PATH_MOVE)) &&
+		    !xr_hold_alone(hold))
 			return -EREMOTEIO;
+		if (xr_hold_lost(hold))
+			return done ? (ssize_t)done : -EBADF;
 		if (xr_unlikely(f->up != NULL))
 			xr_upgrade_step(f, fd);
 		if (xr_lock(&f->tx_lock))
 			return done ? (ssize_t)done : -EAGAIN;
+		fd = xr_unlikely(hold->flow != NULL) ? f->priv->fd : fd;
 		n = tx_some(f, fd, iov, cnt, done, len - done, flags, &waiter);
 		xr_unlock(&f->tx_lock);
 		if (waiter)
@@ -263,7 +270,9 @@ ssize_t xr_flow_send(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 		}
 		if (f->sndtimeo_ns && !deadline)
 			deadline = xr_now_ns() + f->sndtimeo_ns;
-		n = xr_wait_flow(f, fd, POLLOUT, deadline, mark);
+		n = xr_hold_begin(hold, f);
+		if (!n)
+			n = xr_wait_flow(f, fd, POLLOUT, deadline, mark);
 		if (n)
 			return done ? (ssize_t)done : n;
 		if (xr_likely(xr_signal_mark().any == mark.any))
@@ -271,8 +280,20 @@ ssize_t xr_flow_send(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 		/* after a handler a part is the answer; with none yet the call is restarted */
 		if (done)
 			return (ssize_t)done;
+		/* with a number that was closed meanwhile */
+		if (xr_hold_alone(hold))
+			return xr_signal_restart(mark).any == mark.any ? -EINTR : -EBADF;
 		mark = xr_signal_restart(mark);
 	}
+}
+
+ssize_t xr_flow_send(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, int flags)
+{
+	struct xr_hold hold = { NULL };
+	ssize_t n = send_held(f, fd, iov, cnt, flags, &hold);
+
+	xr_hold_end(&hold);
+	return n;
 }
 
 long xr_flow_outq(struct xr_flow *f, int fd)

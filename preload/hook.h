@@ -70,6 +70,7 @@ static inline struct xr_flow *xr_hook_flow(int fd)
 	__extension__({										\
 		ssize_t carry_n;								\
 		int carry_not = xr_fork_check_fd(fd);						\
+		uint32_t carry_gen = xr_load_relaxed(&(f)->gen);				\
 												\
 		for (;;) {									\
 			uint32_t carry_path = xr_likely(!carry_not) ?				\
@@ -93,6 +94,9 @@ static inline struct xr_flow *xr_hook_flow(int fd)
 			if (!xr_flow_tcp_##dir##_begin(f))					\
 				continue;							\
 			carry_n = (kernel);							\
+			/* closed while it slept, and by now another connection's */		\
+			if (xr_unlikely(xr_load_relaxed(&(f)->gen) != carry_gen))		\
+				break;								\
 			if (carry_n < 0) {							\
 				int carry_errno = errno;					\
 												\

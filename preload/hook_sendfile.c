@@ -122,6 +122,7 @@ static ssize_t sendfile_fabric(struct xr_flow *f, int fd, int in, off_t *offset,
 static ssize_t hook_sendfile(int out, int in, off_t *offset, size_t count)
 {
 	struct xr_flow *f = xr_hook_flow(out), *src = xr_hook_flow(in);
+	uint32_t gen = f ? xr_load_relaxed(&f->gen) : 0;
 	ssize_t n;
 
 	if (xr_unlikely(src))
@@ -139,6 +140,9 @@ static ssize_t hook_sendfile(int out, int in, off_t *offset, size_t count)
 	if (!xr_flow_tcp_tx_begin(f))
 		return hook_sendfile(out, in, offset, count);
 	n = xr_real.sendfile(out, in, offset, count);
+	/* as in XR_CARRY */
+	if (xr_unlikely(xr_load_relaxed(&f->gen) != gen))
+		return n;
 	if (n < 0) {
 		int saved = errno;
 

@@ -30,6 +30,7 @@ enum poll_how {
 
 struct poll_item {
 	struct xr_flow *f;
+	uint32_t gen;		/* of f, while held: it may be closed meanwhile */
 	uint8_t how;
 	uint8_t held;		/* POLL_COUNT: xr_flow_kpoll_begin done */
 	uint8_t claimed;	/* POLL_FABRIC: 1 receive, 2 send */
@@ -261,6 +262,13 @@ static void poll_arm(struct poll_run *p, struct poll_item *t, uint32_t events)
 	xr_flow_arm(t->f, p->w, (t->claimed & 1 ? POLLIN : 0) | (t->claimed & 2 ? POLLOUT : 0));
 }
 
+static void poll_let_go(struct poll_item *t)
+{
+	if (t->held && xr_load_relaxed(&t->f->gen) == t->gen)
+		xr_flow_kpoll_end(t->f);
+	t->held = 0;
+}
+
 static void poll_undo(void *arg)
 {
 	struct poll_run *p = arg;
@@ -273,13 +281,11 @@ static void poll_undo(void *arg)
 	for (i = 0; i < p->a->n; i++) {
 		struct poll_item *t = &p->item[i];
 
-		if (t->held)
-			xr_flow_kpoll_end(t->f);
+		poll_let_go(t);
 		if (t->claimed & 1)
 			xr_waiter_unclaim(t->f, 0, p->w);
 		if (t->claimed & 2)
 			xr_waiter_unclaim(t->f, 1, p->w);
-		t->held = 0;
 		t->claimed = 0;
 	}
 	for (j = 0; j < p->nlinks; j++)
@@ -318,6 +324,7 @@ static int poll_prepare(struct poll_run *p)
 			if (xr_flow_holders(t->f) > 1 && !p->slice)
 				p->slice = XR_WAIT_LONG;
 		} else if (t->how == POLL_COUNT) {
+			t->gen = xr_load_relaxed(&t->f->gen);
 			if (!xr_flow_kpoll_begin(t->f))
 				return 1;
 			t->held = 1;
@@ -426,13 +433,8 @@ static int poll_counted(struct poll_run *p, int *ret)
 				   a->deadline ? a->deadline : 1);
 		done = 1;
 	}
-	for (i = 0; i < a->n; i++) {
-		struct poll_item *t = &p->item[i];
-
-		if (t->held)
-			xr_flow_kpoll_end(t->f);
-		t->held = 0;
-	}
+	for (i = 0; i < a->n; i++)
+		poll_let_go(&p->item[i]);
 	if (!done)
 		return 0;
 	*ret = poll_take(p, r);

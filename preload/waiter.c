@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include "control.h"
 #include "flow.h"
+#include "hold.h"
 #include "mem.h"
 #include "ready.h"
 #include "waiter.h"
@@ -111,6 +112,7 @@ void xr_waiter_put(uint32_t w)
 static void waiter_thread_exit(void *arg)
 {
 	(void)arg;
+	xr_hold_thread(1);
 	xr_waiter_put(tls.self);
 	tls.self = 0;
 	xr_unmap(tls.scratch, tls.scratch_len);
@@ -452,6 +454,12 @@ static void wait_undo(void *arg)
 		xr_link_unref(s->l);
 }
 
+static void wait_cancelled(void *arg)
+{
+	wait_undo(arg);
+	xr_hold_thread(1);
+}
+
 /* The sleep itself: 0 look again, -EAGAIN deadline, -EINTR any handler ran. */
 static int wait_in_kernel(struct wait_sleep *s, int fd, uint32_t mask, int bell, uint64_t deadline,
 			  struct xr_signal_mark mark)
@@ -477,7 +485,7 @@ static int wait_in_kernel(struct wait_sleep *s, int fd, uint32_t mask, int bell,
 		slice = xr_flow_holders(s->f) > 1 ? XR_WAIT_LONG : XR_WAIT_PEER;
 	if (slice)
 		slice += xr_now_ns();
-	pthread_cleanup_push(wait_undo, s);
+	pthread_cleanup_push(wait_cancelled, s);
 	n = xr_sleep_poll(p, 3, xr_deadline_min(deadline, slice), NULL, mark, 1);
 	pthread_cleanup_pop(0);
 	if (n > 0 && p[1].revents)

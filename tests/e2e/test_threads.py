@@ -40,9 +40,6 @@ def test_within_one_process(env):
 
 def test_close_while_other_thread_reads(live):
     """Linux: the reader keeps its reference and reads on; the number is free at once."""
-    if live.env.mode == "both":
-        # listed in xrdma(7): the sleeping call of an upgraded flow ends with EBADF instead
-        pytest.xfail("close under a sleeping reader of an upgraded flow gives EBADF")
     r = live.c.recv_bg(10)
     live.client.asleep()
     live.c.close()

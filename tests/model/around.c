@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include "core/log.h"
 #include "core/stats.h"
+#include "preload/hold.h"
 #include "preload/ready.h"
 #include "world.h"
 
@@ -272,6 +273,10 @@ void xr_epoll_flow_kick(struct xr_flow *f) { (void)f; }
 void xr_epoll_flow_full(struct xr_flow *f) { (void)f; }
 void xr_fd_each(void (*fn)(void *arg, int fd, uintptr_t entry), void *arg) { (void)fn; (void)arg; }
 struct xr_signal_mark xr_signal_mark(void) { return (struct xr_signal_mark){ 0, 0 }; }
+
+int xr_hold_take(struct xr_hold *h, struct xr_flow *f) { (void)h, (void)f; return 0; }
+void xr_hold_drop(struct xr_hold *h) { (void)h; }
+void xr_hold_forked(struct xr_flow *f, uint32_t n) { (void)f, (void)n; }
 
 int xr_sleep_poll(struct pollfd *fds, unsigned int n, uint64_t deadline, const sigset_t *sigmask,
 		  struct xr_signal_mark mark, int any)

@@ -24,6 +24,7 @@
 #include "core/mem.h"
 #include "preload/control.h"
 #include "preload/flow.h"
+#include "preload/hold.h"
 #include "preload/ready.h"
 #include "preload/waiter.h"
 
@@ -48,6 +49,10 @@ void xr_epoll_flow_full(struct xr_flow *f) { (void)f; }
 uint32_t xr_waiter_claimed(struct xr_flow *f, int dir) { (void)f, (void)dir; return 0; }
 void xr_fd_each(void (*fn)(void *arg, int fd, uintptr_t entry), void *arg) { (void)fn, (void)arg; }
 struct xr_signal_mark xr_signal_mark(void) { return (struct xr_signal_mark){ 0, 0 }; }
+
+int xr_hold_take(struct xr_hold *h, struct xr_flow *f) { (void)h, (void)f; return 0; }
+void xr_hold_drop(struct xr_hold *h) { (void)h; }
+void xr_hold_forked(struct xr_flow *f, uint32_t n) { (void)f, (void)n; }
 
 int xr_sleep_poll(struct pollfd *fds, unsigned int n, uint64_t deadline, const sigset_t *sigmask,
 		  struct xr_signal_mark mark, int any)

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Calls that sleep on a flow hold it.  As in the kernel, close() under a sleeping call frees the
+ * number at once and nothing else: the call goes on, and the connection ends when it returns.
+ *
+ * A hold counts as one more descriptor of the flow.  When the last descriptor of the program is
+ * closed under it, the flow keeps one of our own in its place (priv->orphan), which priv->fd then
+ * names; the last hold to go closes that as close() would have closed the program's.
+ */
+#ifndef XR_HOLD_H
+#define XR_HOLD_H
+
+#include <sys/single_threaded.h>
+#include "flow.h"
+
+struct xr_hold {
+	struct xr_flow *flow;		/* NULL: none */
+};
+
+/* 0, or -EBADF: the flow has no descriptor left.  No lock may be held, here as in all of these. */
+int xr_hold_take(struct xr_hold *h, struct xr_flow *f);
+void xr_hold_drop(struct xr_hold *h);
+
+/*
+ * Before a call sleeps.  A process with one thread has nobody to close anything meanwhile, but
+ * for its signal handlers, which the kernel lets pull a descriptor from under a sleeping call.
+ */
+static inline int xr_hold_begin(struct xr_hold *h, struct xr_flow *f)
+{
+	return xr_likely(__libc_single_threaded) || h->flow ? 0 : xr_hold_take(h, f);
+}
+
+static inline void xr_hold_end(struct xr_hold *h)
+{
+	if (xr_unlikely(h->flow != NULL))
+		xr_hold_drop(h);
+}
+
+/* The program has closed all its descriptors of the flow. */
+static inline int xr_hold_alone(const struct xr_hold *h)
+{
+	return xr_unlikely(h->flow != NULL) && h->flow->priv->fd == h->flow->priv->orphan;
+}
+
+/* ... and there was none to be had for us in their place. */
+static inline int xr_hold_lost(const struct xr_hold *h)
+{
+	return xr_unlikely(h->flow != NULL) && h->flow->priv->fd < 0;
+}
+
+/* What to use for fd, which the program may have closed.  A lock of the flow is held. */
+static inline int xr_hold_fd(const struct xr_flow *f, int fd)
+{
+	return xr_likely(!xr_load_relaxed(&f->priv->holds)) ? fd : f->priv->fd;
+}
+
+/* A descriptor of ours in the place of the program's last one, which is about to be closed. */
+void xr_hold_orphan(struct xr_flow *f, int fd);
+/* All holds of this thread: it ends, or (0) those that it has left by longjmp. */
+void xr_hold_thread(int all);
+/* In a forked child: those of other threads, which are not here. */
+void xr_hold_forked(struct xr_flow *f, uint32_t n);
+
+#endif
