@@ -288,6 +288,9 @@ static int retreat_rx(struct xr_flow *f, enum xr_retreat how)
 
 	if (f->rx_state == XR_RX_TCP)
 		return 0;
+	/* sealed before, by another process that holds it: the sender has gone on behind that */
+	if (how == XR_RETREAT_EITHER && f->rx.sealed)
+		how = XR_RETREAT_SEAL;
 	/* also before START was seen: the sender may have published it, and all the rest, by now */
 	if (how == XR_RETREAT_SEAL) {
 		/* read to the end, of which the kernel socket may not know yet: the hooks do */
@@ -298,7 +301,7 @@ static int retreat_rx(struct xr_flow *f, enum xr_retreat how)
 			f->rx_state = XR_RX_TCP;
 		return froze;
 	}
-	if (f->rx_state == XR_RX_RING && how == XR_RETREAT_EITHER && !f->rx.sealed) {
+	if (f->rx_state == XR_RX_RING && how == XR_RETREAT_EITHER) {
 		froze = !f->rx.frozen;
 		xr_shm_rx_freeze(&f->rx);
 		f->rx.replayed = 1;

@@ -149,13 +149,41 @@ int xr_rx_more(struct xr_flow *f, int fd, uint32_t from)
 	return !(xr_ksock_poll(fd, 0) & POLLERR) || xr_rx_avail(f, fd) > 0;
 }
 
+/* END lies in the ring, behind what is unread; of a direction that was frozen, before that. */
+static int rx_has_end(struct xr_flow *f)
+{
+	uint32_t seq = f->rx.seq, byte = f->rx.byte;
+	struct xr_view v;
+
+	while (xr_shm_rx_peek_from(&f->rx, &seq, &byte, &v) == 1) {
+		if (v.op == XR_OP_END)
+			return 1;
+		byte += v.len;
+		if (!(v.flags & XR_SLOT_OPEN)) {
+			seq++;
+			byte = 0;
+		}
+	}
+	return 0;
+}
+
 /* Nothing comes any more behind what can be read now. */
 int xr_rx_ended(struct xr_flow *f)
 {
+	int r;
+
 	if (f->rx_shut || f->rx_end || f->rx_dead)
 		return 1;
 	if (f->rx_state == XR_RX_RING && !f->rx.frozen)
 		return (xr_flow_peer_state(f) & (XR_DIR_ENDED | XR_DIR_CLOSED)) != 0;
+	/* what was published before a freeze is read here, and the kernel has no FIN of it yet */
+	if ((xr_flow_peer_state(f) & XR_DIR_ENDED) && f->rx_state != XR_RX_TCP &&
+	    !xr_lock(&f->rx_lock)) {
+		r = rx_has_end(f);
+		xr_unlock(&f->rx_lock);
+		if (r)
+			return 1;
+	}
 	return (xr_ksock_poll(f->priv->fd, POLLRDHUP) & (POLLRDHUP | POLLERR | POLLHUP)) != 0;
 }
 

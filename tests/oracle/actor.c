@@ -110,22 +110,6 @@ const uint8_t *pattern_at(int conn, int end, uint64_t off)
 	return a.sh->pattern + (off + (uint64_t)(conn * 2 + end) * 170003u) % PAT_PERIOD;
 }
 
-void after_send(int fd, const struct m_file *f, long n)
-{
-	const struct m_conn *c = &a.m.conn[f->conn];
-	int on = 1, i;
-
-	if (n <= 0)
-		return;
-	atomic_fetch_add(&a.sh->sent[f->conn][f->end], (uint64_t)n);
-	/* MSG_MORE, TCP_CORK: sends what is held back, whether or not the option was set */
-	raw(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, (long)&on, sizeof(on));
-	if (!c->end[!f->end].closed)
-		return;
-	for (i = 0; i < 2000 && !(raw_poll(fd, 0) & (POLLERR | POLLHUP)); i++)
-		i < 200 ? yield() : (void)usleep(50);
-}
-
 /* The preload object's own count of what moved: flows of this process, in its statistics file. */
 void count_flows(void)
 {
@@ -194,41 +178,6 @@ static void pass_turn(uint32_t next)
 	atomic_store(&a.sh->turn, next);
 	if (atomic_load(&a.sh->sleepers))
 		raw(SYS_futex, (long)&a.sh->turn, FUTEX_WAKE, INT_MAX, 0, 0);
-}
-
-/*
- * The plain pair waits until all that was sent has arrived, so that what it reports does not
- * depend on when the kernel delivers.
- */
-static void settle(void)
-{
-	int i, tries, waited = 0;
-
-	if (atomic_load(&a.sh->mode) != PLAIN)
-		return;
-	for (i = 0; i < SLOTS; i++) {
-		const struct m_file *f = &a.m.slot[a.side][i];
-
-		if (f->conn < 0 || a.m.conn[f->conn].connected != 2)
-			continue;
-		for (tries = 0; tries < 1000; tries++) {
-			uint64_t sent = atomic_load(&a.sh->sent[f->conn][!f->end]);
-			uint64_t rcvd = atomic_load(&a.sh->rcvd[f->conn][f->end]);
-
-			if ((uint64_t)raw_inq(a.fd[i]) >= sent - rcvd ||
-			    raw_poll(a.fd[i], 0) & (POLLERR | POLLHUP))
-				break;
-			waited = 1;
-			tries < 200 ? yield() : (void)usleep(100);
-		}
-		for (tries = 0; tries < 200 && a.m.conn[f->conn].end[f->end].fin &&
-				!(raw_poll(a.fd[i], POLLRDHUP) & (POLLRDHUP | POLLERR)); tries++) {
-			waited = 1;
-			yield();
-		}
-	}
-	if (waited)
-		atomic_fetch_add(&a.sh->settled, 1);
 }
 
 static long do_close(const struct op *o)
@@ -435,6 +384,7 @@ static void run_from(uint32_t i)
 
 		if (o->kind == OP_EXIT && a.side == o->side) {
 			wait_turn(i);
+			make_room(o);
 			r->done = 1;
 			if (o->arg[0])
 				exit(0);
@@ -458,6 +408,7 @@ static void run_from(uint32_t i)
 		wait_turn(i);
 		a.at = i;
 		settle();
+		make_room(o);
 		if (o->side == BOTH) {
 			perform(o, r, NULL);
 			apply(o);

@@ -39,6 +39,10 @@ int conn_fd(int conn, int *end);	/* of this process's end; -1 */
 void res_extra(struct res *r, int64_t v);
 /* The stream's bytes that end `end` of a connection sends from offset off on. */
 const uint8_t *pattern_at(int conn, int end, uint64_t off);
+/* actor_settle.c: on plain TCP, until all that was sent has arrived. */
+void settle(void);
+/* Before an operation that may end connections: the FIN finds room in the congestion window. */
+void make_room(const struct op *o);
 /* After bytes were sent: held back ones are pushed, and an RST that must come is awaited. */
 void after_send(int fd, const struct m_file *f, long n);
 void count_flows(void);
