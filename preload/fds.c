@@ -187,8 +187,10 @@ void xr_fds_dup_end(uintptr_t e, int fd, int newfd)
 
 	if (newfd < 0) {
 		/* a close that raced with us has left the end of the flow to us */
-		if (f && xr_fetch_sub(&f->priv->fds, 1) == 1)
+		if (f && xr_fetch_sub(&f->priv->fds, 1) == 1) {
+			xr_fd_close(f->priv->orphan);
 			xr_flow_release(f);
+		}
 		return;
 	}
 	if (!e)
