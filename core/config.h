@@ -9,6 +9,7 @@
 
 #include "config_table.h"
 #include "log.h"
+#include "reason.h"
 
 /*
  * Settings. The struct is plain data: filled once, read without locks. Precedence,
@@ -180,6 +181,9 @@ enum xr_action xr_config_match(const struct xr_config *cfg, const char *program,
 int xr_config_match_rule(const struct xr_config *cfg, const char *program, const char *as,
 			 enum xr_role role, const struct sockaddr *peer,
 			 const struct sockaddr *local);
+
+/* Why no flow of a process with these settings can leave TCP; XR_REASON_NONE: some can. */
+enum xr_reason xr_config_off(const struct xr_config *cfg);
 
 /* Printable value of a key, as the parser would read it; returns its length as snprintf. */
 int xr_config_value(const struct xr_config *cfg, enum xr_config_key_id id, char *buf, size_t size);

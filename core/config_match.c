@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "config.h"
+#include "shm_link.h"
 
 /* Host order; -1 when there is none. */
 static int sockaddr_port(const struct sockaddr *sa)
@@ -75,4 +76,15 @@ enum xr_action xr_config_match(const struct xr_config *cfg, const char *program,
 	int i = xr_config_match_rule(cfg, program, as, role, peer, local);
 
 	return i < 0 ? XR_ACTION_AUTO : (enum xr_action)cfg->rule[i].action;
+}
+
+enum xr_reason xr_config_off(const struct xr_config *cfg)
+{
+	if (!cfg->enabled || cfg->fabric == XR_FABRIC_NONE)
+		return XR_REASON_DISABLED;
+	if (!cfg->max_flows)
+		return XR_REASON_LIMIT_FLOWS;
+	if (cfg->max_memory < XR_ARENA_MIN)
+		return XR_REASON_LIMIT_MEMORY;
+	return XR_REASON_NONE;
 }

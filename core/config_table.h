@@ -16,7 +16,7 @@
 #define XR_CONFIG_TABLE(X)                                                                         \
 	X(global, enabled, ENABLED, BOOL, "yes", 0, 1, NULL, "BOOL",                               \
 	  "upgrade connections at all",                                                            \
-	  "With no, every connection stays on TCP with the reason disabled; "                      \
+	  "With no, every connection stays on TCP with the reason disabled, which xr-stat shows; " \
 	  "the program runs as if xrdma were not there.")                                          \
 	X(global, fabric, FABRIC, ENUM, "auto", 0, 2, "auto|shm|none", "FABRIC",                   \
 	  "fabric that may carry connections",                                                     \
@@ -34,8 +34,8 @@
 	  "Lines of this importance and above are written.")                                       \
 	X(global, log_file, LOG_FILE, PATH, "", 0, 250, NULL, "FILE",                              \
 	  "file that takes the lines instead of stderr",                                           \
-	  "Lines are appended to this file; when empty they go to standard error, as long as it "  \
-	  "is the one that the program was started with.")                                         \
+	  "Lines are appended to this file; when empty, or when it cannot be written, they go to " \
+	  "standard error, as long as that is the one that the program was started with.")         \
 	X(limits, max_flows, MAX_FLOWS, INT, "64K", 0, 1048576, NULL, "N",                         \
 	  "connections of one process on a fabric at once",                                        \
 	  "Further connections stay on TCP with the reason limit-flows.")                          \

@@ -115,7 +115,6 @@ int xr_random(void *p, size_t len)
 #define MEM_FD_MAX	(1u << 20)
 static _Atomic uint64_t mem_ours[MEM_FD_MAX / 64];
 
-#define MEM_FD_SCARCE	128u	/* a program with a limit this low needs all of them */
 #define MEM_FD_TOP	8192u	/* fork copies a table as large as the highest number */
 
 /*
@@ -131,7 +130,7 @@ int xr_fd_high(int fd)
 
 	if (r)
 		return (int)r;
-	if (rl.rlim_cur < MEM_FD_SCARCE)
+	if (rl.rlim_cur < XR_FD_SCARCE)
 		return -EMFILE;
 	top = rl.rlim_cur > MEM_FD_TOP ? MEM_FD_TOP : rl.rlim_cur;
 	for (span = 64; ; span *= 2) {

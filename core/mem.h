@@ -61,6 +61,7 @@ int xr_random(void *p, size_t len);
  * closed) or -errno with the old one still open.
  */
 int xr_fd_high(int fd);
+#define XR_FD_SCARCE	128u	/* a program with a limit below this needs all of them: -EMFILE */
 
 /* 1 if fd is one of ours (kept in a table by xr_fd_high), which close loops must skip. */
 int xr_fd_is_ours(int fd);

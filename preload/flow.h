@@ -426,8 +426,6 @@ void xr_flow_wake(struct xr_flow *f);
 /* What the configuration's rules say about this connection. */
 enum xr_action xr_flow_rule(const struct xr_flow *f, const struct sockaddr *local,
 			    const struct sockaddr *peer);
-/* Why no flow of this process can leave TCP, as far as the configuration says; NONE: some can. */
-enum xr_reason xr_policy_off(void);
 /* Opens the statistics segment, if the configuration wants one: the process shows in xr-stat. */
 void xr_policy_publish(void);
 /* Counts a connection that has no flow. */

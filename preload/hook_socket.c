@@ -44,7 +44,7 @@ XR_SLOW void count_unlisted(int fd, int server)
 	protocol = stream_protocol(fd);
 	if (!protocol)
 		return;
-	why = xr_policy_off();
+	why = xr_config_off(&xr_cfg);
 	if (protocol == IPPROTO_MPTCP)
 		why = XR_REASON_MPTCP;
 	else if (why == XR_REASON_NONE || (why == XR_REASON_LIMIT_MEMORY && xr_active))

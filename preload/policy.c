@@ -51,17 +51,6 @@ enum xr_action xr_flow_rule(const struct xr_flow *f, const struct sockaddr *loca
 
 /* ---- what xr-stat sees ------------------------------------------------------ */
 
-enum xr_reason xr_policy_off(void)
-{
-	if (!xr_cfg.enabled || xr_cfg.fabric == XR_FABRIC_NONE)
-		return XR_REASON_DISABLED;
-	if (!xr_cfg.max_flows)
-		return XR_REASON_LIMIT_FLOWS;
-	if (xr_cfg.max_memory < XR_ARENA_MIN)
-		return XR_REASON_LIMIT_MEMORY;
-	return XR_REASON_NONE;
-}
-
 void xr_policy_publish(void)
 {
 	static _Atomic uint32_t told;	/* of a directory that was asked for and cannot be used */
@@ -78,7 +67,7 @@ void xr_policy_publish(void)
 	r = xr_stats_open(xr_cfg.stats_dir, policy_name() ? policy_name() : policy_exe(),
 			  xr_slab.flow ? (uint32_t)xr_cfg.max_flows : 0);
 	if (!r)
-		xr_stats_off(xr_policy_off());
+		xr_stats_off(xr_config_off(&xr_cfg));
 	else if (r != -EALREADY && xr_cfg.origin[XR_KEY_STATS_DIR] != XR_ORIGIN_DEFAULT &&
 		 xr_cas(&told, &no, 1))
 		xr_warn("stats_dir %s: %s: xr-stat does not show this process", xr_cfg.stats_dir,
@@ -148,7 +137,7 @@ enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t)
 		return r == -EAFNOSUPPORT ? XR_REASON_FAMILY : XR_REASON_CONNECTING;
 	/* first of all: whatever keeps it on TCP is to be seen */
 	xr_flow_stats_attach(f, fd, &local.sa, &peer.sa);
-	why = xr_policy_off();
+	why = xr_config_off(&xr_cfg);
 	if (why != XR_REASON_NONE)
 		return why;
 	if (xr_flow_holders(f) > 1)

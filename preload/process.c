@@ -50,7 +50,7 @@ void xr_process_init(void)
 	xr_stats_add(XR_STAT_CONFIG_WARNINGS,
 		     (uint64_t)xr_config_load(&xr_cfg, NULL, environ, NULL, NULL));
 	xr_active = xr_cfg.enabled && xr_cfg.fabric != XR_FABRIC_NONE && xr_cfg.max_flows;
-	xr_stats_off(xr_policy_off());
+	xr_stats_off(xr_config_off(&xr_cfg));
 	xr_store_release(&state, 2);
 }
 

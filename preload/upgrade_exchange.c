@@ -22,8 +22,14 @@ enum xr_reason xr_up_errno_reason(int r)
 	case -EFBIG:
 	case -ENOSPC:
 		return XR_REASON_LIMIT_MEMORY;
+	case -ENODEV:
+		return XR_REASON_NO_SHM;
 	case -EADDRINUSE:
 		return XR_REASON_RENDEZVOUS_BUSY;
+	case -EPIPE:
+	case -ECONNRESET:
+		/* it was there, and hung up */
+		return XR_REASON_PEER_REFUSED;
 	case -EPROTONOSUPPORT:
 		return XR_REASON_VERSION_MISMATCH;
 	case -EACCES:
@@ -60,7 +66,8 @@ static int up_arena(struct xr_upgrade *u)
 	r = xr_shm_arena_create(&u->arena, size, xr_slab.slots);
 	if (r && r != -EMFILE && r != -ENFILE)
 		r = xr_shm_arena_create(&u->arena, UP_ARENA_SMALL, xr_slab.slots);
-	return r;
+	/* what no limit says: there is no such memory here */
+	return r && xr_up_errno_reason(r) == XR_REASON_RENDEZVOUS_FAILED ? -ENODEV : r;
 }
 
 /* Must be done before the peer is told of the block: from then on it writes there. */

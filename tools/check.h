@@ -2,6 +2,11 @@
 #ifndef XR_CHECK_H
 #define XR_CHECK_H
 
+#include <limits.h>
+#include <netdb.h>
+#include <stdbool.h>
+
+#include "core/reason.h"
 #include "settings.h"
 
 /*
@@ -11,5 +16,31 @@
  */
 int xr_check(const struct xr_settings *settings, const char *preload, const char *endpoint, int argc,
 	     char **argv);
+
+/* ---- between check.c and check_peer.c ---- */
+
+enum xr_verdict {
+	XR_OK,
+	XR_NOTE, /* worth knowing; upgrades still work */
+	XR_BAD,
+};
+
+void xr_check_report(enum xr_verdict v, const char *what, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* Connections would be on TCP; the first reason given is the one that they would show. */
+void xr_check_blocked(enum xr_reason reason);
+
+/* HOST:PORT of --check, looked up. 0 or -EINVAL after a line on stderr. */
+int xr_check_resolve(const char *endpoint, struct addrinfo **ai);
+
+struct xr_check_peer {
+	bool refused; /* nobody listens there */
+	bool unknown; /* who listens cannot be found out */
+};
+
+/* The far end of a connection by program (its path; "": unknown): who it is, and what it would do. */
+struct xr_check_peer xr_check_peer(const struct xr_config *cfg, const struct addrinfo *ai,
+				   const char *program);
 
 #endif /* XR_CHECK_H */

@@ -17,29 +17,31 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "core/shm_link.h"
+#include "core/shm_ring.h"
 #include "diag.h"
 #include "target.h"
 
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 8U
-#endif
+/* What the preload object takes per connection beside the ring's entries: flow, table, statistics. */
+#define PER_FLOW (640 + 64 + sizeof(struct xr_stats_flow))
 
-int xr_probe_memfd(void)
+int xr_probe_memory(uint64_t size, uint64_t flows, uint32_t slots)
 {
-	const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
-	int err = 0, fd = memfd_create("xrdma-check", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	void *p;
+	size_t table = flows * (PER_FLOW + slots * sizeof(struct xr_shm_meta));
+	struct xr_shm_arena own, peer;
+	void *p = mmap(NULL, table, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+		       -1, 0);
+	int err = p == MAP_FAILED ? -errno : xr_shm_arena_create(&own, size, slots);
 
-	if (fd < 0)
-		return -errno;
-	if (ftruncate(fd, 65536) || fcntl(fd, F_ADD_SEALS, seals))
-		err = -errno;
-	p = err ? MAP_FAILED : mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (!err && p == MAP_FAILED)
-		err = -errno;
+	if (!err) {
+		/* the peer's, in its stead */
+		err = xr_shm_arena_create(&peer, size, slots);
+		if (!err)
+			xr_shm_arena_destroy(&peer);
+		xr_shm_arena_destroy(&own);
+	}
 	if (p != MAP_FAILED)
-		munmap(p, 65536);
-	close(fd);
+		munmap(p, table);
 	return err;
 }
 
@@ -200,9 +202,14 @@ static bool holds_socket(const char *pid, unsigned long inode)
 static void look_at_process(const char *pid, struct xr_listener *who)
 {
 	char path[300], line[4400];
+	struct stat st;
+	ssize_t n;
 	FILE *f;
 
 	who->pid = (pid_t)strtol(pid, NULL, 10);
+	snprintf(path, sizeof(path), "/proc/%s", pid);
+	if (!stat(path, &st))
+		who->uid = st.st_uid;
 	snprintf(path, sizeof(path), "/proc/%s/comm", pid);
 	f = fopen(path, "re");
 	if (f) {
@@ -210,6 +217,9 @@ static void look_at_process(const char *pid, struct xr_listener *who)
 			who->program[strcspn(who->program, "\n")] = '\0';
 		fclose(f);
 	}
+	snprintf(path, sizeof(path), "/proc/%s/exe", pid);
+	n = readlink(path, who->exe, sizeof(who->exe) - 1);
+	who->exe[n > 0 ? n : 0] = '\0';
 	snprintf(path, sizeof(path), "/proc/%s/maps", pid);
 	f = fopen(path, "re");
 	if (!f)

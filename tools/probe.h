@@ -2,13 +2,14 @@
 #ifndef XR_PROBE_H
 #define XR_PROBE_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 
 /* Tries what an upgrade needs of the kernel. Each returns 0 or -errno and leaves nothing behind. */
-int xr_probe_memfd(void);    /* a sealed memory file can be made and mapped */
+int xr_probe_memory(uint64_t size, uint64_t flows, uint32_t slots); /* what two processes share can be made */
 int xr_probe_abstract(void); /* an abstract Unix socket can be bound and called */
 int xr_probe_path_fd(void);  /* an O_PATH descriptor of a socket shows its inode */
 
@@ -23,7 +24,9 @@ bool xr_probe_is_local(const struct sockaddr *sa, socklen_t len);
 
 struct xr_listener {
 	pid_t pid;	   /* 0: a socket listens, but its process cannot be seen */
+	uid_t uid;
 	char program[64];
+	char exe[PATH_MAX];
 	bool preloaded;	   /* it runs under xrdma */
 	bool known;	   /* whether it does could be found out */
 };

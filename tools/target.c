@@ -176,7 +176,9 @@ const char *xr_target_object_obstacle(const char *path)
 
 	if (fd < 0)
 		return strerror(errno);
-	if (pread(fd, &eh, sizeof(eh), 0) != sizeof(eh) || memcmp(eh.e_ident, ELFMAG, SELFMAG) ||
+	if (strpbrk(path, ": "))
+		why = "LD_PRELOAD cannot hold a name with a blank or a colon";
+	else if (pread(fd, &eh, sizeof(eh), 0) != sizeof(eh) || memcmp(eh.e_ident, ELFMAG, SELFMAG) ||
 	    eh.e_type != ET_DYN)
 		why = "not a shared object";
 	else if (eh.e_ident[EI_CLASS] != ELFCLASS64 || eh.e_machine != OUR_MACHINE)

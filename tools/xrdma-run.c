@@ -160,16 +160,11 @@ static void exec_shell(const char *path)
 static void set_preload(void)
 {
 	char object[PATH_MAX];
-	const char *why = NULL;
+	const char *why;
 	char *value;
 	int err = xr_target_preload(run.preload, object);
 
-	if (err)
-		why = strerror(-err);
-	else if (strpbrk(object, ": "))
-		why = "LD_PRELOAD cannot hold a name with a blank or a colon";
-	else
-		why = xr_target_object_obstacle(object);
+	why = err ? strerror(-err) : xr_target_object_obstacle(object);
 	if (why && run.or_plain)
 		return;
 	if (why)
