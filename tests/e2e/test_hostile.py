@@ -208,6 +208,34 @@ def test_squatted_name(env):
         s.close()
 
 
+def test_a_peer_that_hangs_up_has_declined(env):
+    """It was there and said no: that is what the reason says."""
+    if env.mode == "client":
+        return  # the connecting end is called, it does not call
+    sh = shell.Shell(env, "server")
+    lfd = sh.ok("socket", socket.AF_INET, socket.SOCK_STREAM, 0)
+    sh.ok("bind", lfd, "127.0.0.1", 0)
+    sh.ok("listen", lfd, 16)
+    where = ("127.0.0.1", int(sh("getsockname", lfd).words[1]))
+    with socket.create_connection(where) as conn, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as name:
+        fd = sh.ok("accept", lfd)
+        name.bind("\0" + name_of(conn.getsockname(), where))
+        name.listen(8)
+        name.settimeout(0)
+        called = 0
+        for i in range(400):
+            conn.sendall(bytes(100))
+            assert sh("recv", fd, 100, 0x100, 5, 0).ret == 100
+            assert sh("send", fd, 100, 0, 5, i * 100).ret == 100
+            assert len(conn.recv(100, socket.MSG_WAITALL)) == 100
+            with contextlib.suppress(BlockingIOError):
+                name.accept()[0].close()
+                called += 1
+        (f,) = [f for f in env.flows(sh.pid) if f["fd"] == fd]
+        assert (f["carrier"], f["reason"]) == ("tcp", "peer-refused"), (f, called)
+        assert called > 1 and env.counters(sh.pid)[1]["peer-refused"] == 1
+
+
 # ---- the name, computed here independently: SipHash-2-4 over both endpoints ------------------------
 
 def siphash(k0, k1, data):
