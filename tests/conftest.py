@@ -3,20 +3,36 @@
 
 The plain run is the specification: a test that fails there is wrong. --modes=plain,both limits the
 runs; it is for working on the tests, not for results.
+
+--hosts=rxe, siw or none puts the server and the client on two hosts that have such RDMA devices, or none:
+see guest/README.md. Left out are then tests that have no server and client, that are marked one_host,
+and, for as long as nothing carries a connection between hosts, that are marked fabric.
 """
 import os
 import sys
 
 import pytest
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "e2e"))
+sys.path[:0] = [os.path.join(os.path.dirname(__file__), "e2e"), os.path.join(os.path.dirname(__file__), "guest")]
 
 import harness  # noqa: E402
+import hosts  # noqa: E402
 import shell  # noqa: E402
 
 
 def pytest_addoption(parser):
     parser.addoption("--modes", default=",".join(harness.MODES))
+    parser.addoption("--hosts", choices=hosts.DEVICES)
+    parser.addoption("--mtu", type=int, default=9000)
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--hosts"):
+        return
+    out = [i for i in items if "env" not in i.fixturenames or i.get_closest_marker("one_host") or (
+        i.get_closest_marker("fabric") and not harness.FABRIC_BETWEEN_HOSTS)]
+    config.hook.pytest_deselected(items=out)
+    items[:] = [i for i in items if i not in out]
 
 
 def pytest_generate_tests(metafunc):
@@ -26,10 +42,21 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("mode", [m for m in (only.args if only else harness.MODES) if m in want])
 
 
+@pytest.fixture(scope="session")
+def two_hosts(request):
+    """The server's host and the client's, with --hosts; else None."""
+    kind = request.config.getoption("--hosts")
+    if not kind:
+        yield None
+        return
+    with hosts.Hosts(2, kind, request.config.getoption("--mtu")) as pair:
+        yield pair
+
+
 @pytest.fixture
-def env(mode):
+def env(mode, two_hosts):
     """The test's own programs and settings; everything is stopped and removed afterwards."""
-    e = harness.Env(mode)
+    e = harness.Env(mode, two_hosts)
     try:
         yield e
     finally:

@@ -12,19 +12,20 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PYTHON = "/usr/bin/python3"
 
 
-def free_port():
-    """A port that nobody had a moment ago. Whoever starts a server with it tries again if it lost."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
+def free_port(env):
+    """A port that nobody had a moment ago, where the server will be. Whoever starts one with it tries
+    again if it lost."""
+    with env.on("server"), socket.socket() as s:
+        s.bind((env.address, 0))
         return s.getsockname()[1]
 
 
-def listening(port):
+def listening(env, port):
     """Somebody listens there; looked up, not connected to."""
     want = ":%04X" % port
-    for name in ("/proc/net/tcp", "/proc/net/tcp6"):
+    for name in ("tcp", "tcp6"):
         try:
-            with open(name) as f:
+            with env.on("server"), open("/proc/thread-self/net/" + name) as f:
                 for line in f:
                     part = line.split()
                     if len(part) > 3 and part[1].endswith(want) and part[3] == "0A":
@@ -37,10 +38,10 @@ def listening(port):
 def serve(env, make, tries=5, **kw):
     """Start a server: make(port) gives its command line. Returns (process, port) once it listens."""
     for _ in range(tries):
-        port = free_port()
+        port = free_port(env)
         p = env.start("server", make(port), **kw)
         end = time.monotonic() + 15
-        while not listening(port):
+        while not listening(env, port):
             if p.poll() is not None:
                 break
             assert time.monotonic() < end, "does not listen: " + p.describe()
@@ -86,17 +87,13 @@ def finish(p, timeout=60):
 
 
 def check_live(env, port, timeout=8.0, share=0.5):
-    """While the load runs: with the shim at both ends most flows are on shm, with it at one end they
-    are on TCP because of the plain peer, or wait for its call."""
+    """While the load runs, most flows are where this mode has them."""
     if env.mode == "plain":
         return
 
     def settled():
         flows = [f for f in env.flows() if port in (f["local_port"], f["peer_port"])]
-        if env.mode == "both":
-            good = [f for f in flows if f["carrier"] == "shm"]
-        else:
-            good = [f for f in flows if f["carrier"] == "tcp" and f["reason"] in ("peer-not-xrdma", "young")]
+        good = [f for f in flows if env.settled(f)]
         seen[:] = [(f["pid"], f["state"], f["carrier"], f["reason"]) for f in flows]
         return flows and len(good) >= len(flows) * share
     seen = []

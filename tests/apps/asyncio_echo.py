@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """An echo server and a client that checks it, both on asyncio streams."""
 import asyncio
+import os
 import random
 import sys
 
@@ -11,12 +12,12 @@ async def serve(port):
             w.write(data)
             await w.drain()
         w.close()
-    server = await asyncio.start_server(echo, "127.0.0.1", port)
+    server = await asyncio.start_server(echo, os.environ["TEST_ADDRESS"], port)
     await server.serve_forever()
 
 
 async def talk(port, seed, warm, go):
-    r, w = await asyncio.open_connection("127.0.0.1", port)
+    r, w = await asyncio.open_connection(os.environ["TEST_ADDRESS"], port)
     rng = random.Random(seed)
 
     async def turn(n):

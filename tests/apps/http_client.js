@@ -6,7 +6,7 @@ const agent = new http.Agent({ keepAlive: true, maxSockets: 1 });
 
 function post(body) {
 	return new Promise((resolve, reject) => {
-		const req = http.request({ host: '127.0.0.1', port: Number(process.argv[2]), method: 'POST',
+		const req = http.request({ host: process.env.TEST_ADDRESS, port: Number(process.argv[2]), method: 'POST',
 			agent, headers: { 'Content-Length': body.length } }, (res) => {
 			const parts = [];
 			res.on('data', (d) => parts.push(d));

@@ -6,4 +6,4 @@ const server = http.createServer((req, res) => {
 	req.pipe(res);
 });
 server.keepAliveTimeout = 60000;
-server.listen(Number(process.argv[2]), '127.0.0.1');
+server.listen(Number(process.argv[2]), process.env.TEST_ADDRESS);

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Sets and gets values of many sizes over one connection; prints ok when each came back."""
+import os
 import random
 import socket
 import sys
 
 
 def main():
-    s = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    s = socket.create_connection((os.environ["TEST_ADDRESS"], int(sys.argv[1])))
     f = s.makefile("rb")
     rng = random.Random(7)
 

@@ -25,9 +25,9 @@ http {{
   keepalive_requests 1000000;
   client_body_temp_path {dir}/t1; proxy_temp_path {dir}/t2; fastcgi_temp_path {dir}/t3;
   uwsgi_temp_path {dir}/t4; scgi_temp_path {dir}/t5;
-  upstream self {{ server 127.0.0.1:{port}; keepalive 8; }}
+  upstream self {{ server {address}:{port}; keepalive 8; }}
   server {{
-    listen 127.0.0.1:{port};
+    listen {address}:{port};
     root {dir}/www;
     location /small {{ return 200 "0123456789abcdef"; }}
     location /proxy/ {{ proxy_pass http://self/; proxy_http_version 1.1; proxy_set_header Connection ""; }}
@@ -50,13 +50,13 @@ class Nginx:
 
         def make(port):
             (path / "nginx.conf").write_text(CONF.format(
-                dir=path, port=port, sendfile=sendfile, workers=workers,
+                dir=path, address=env.address, port=port, sendfile=sendfile, workers=workers,
                 user="user root;" if os.geteuid() == 0 else ""))
             return [nginx, "-c", path / "nginx.conf", "-p", path]
         self.proc, self.port = app.serve(env, make)
 
     def url(self, name):
-        return "http://127.0.0.1:%d/%s" % (self.port, name)
+        return "http://%s:%d/%s" % (self.env.address, self.port, name)
 
 
 @pytest.fixture
@@ -165,8 +165,8 @@ def test_nginx_daemon(env, tmp_path):
     (tmp_path / "www").mkdir()
     (tmp_path / "www" / "m").write_bytes(app.blob(1 << 20))
     os.chmod(tmp_path, 0o755)
-    port = app.free_port()
-    text = CONF.format(dir=tmp_path, port=port, sendfile="on", workers=1,
+    port = app.free_port(env)
+    text = CONF.format(dir=tmp_path, address=env.address, port=port, sendfile="on", workers=1,
                        user="user root;" if os.geteuid() == 0 else "").replace("daemon off", "daemon on")
     (tmp_path / "nginx.conf").write_text(text)
     p = env.start("server", [nginx_path, "-c", tmp_path / "nginx.conf", "-p", tmp_path])
@@ -175,7 +175,7 @@ def test_nginx_daemon(env, tmp_path):
                   5, "pid file")
     pid = int((tmp_path / "nginx.pid").read_text())
     try:
-        assert app.sha(curl(env, "http://127.0.0.1:%d/m" % port)) == app.sha(app.blob(1 << 20))
+        assert app.sha(curl(env, "http://%s:%d/m" % (env.address, port))) == app.sha(app.blob(1 << 20))
     finally:
         os.kill(pid, signal.SIGTERM)
         harness.until(lambda: not os.path.exists("/proc/%d" % pid), 5, "nginx gone")
@@ -189,10 +189,10 @@ def test_ab_one_connection_per_request(nginx):
 def test_python_http_server(env, tmp_path):
     data = app.blob(8 << 20)
     (tmp_path / "f").write_bytes(data)
-    _, port = app.serve(env, lambda port: [app.PYTHON, "-m", "http.server", port, "--bind", "127.0.0.1",
+    _, port = app.serve(env, lambda port: [app.PYTHON, "-m", "http.server", port, "--bind", env.address,
                                            "--directory", tmp_path])
     for _ in range(3):
-        assert app.sha(curl(env, "http://127.0.0.1:%d/f" % port)) == app.sha(data)
+        assert app.sha(curl(env, "http://%s:%d/f" % (env.address, port))) == app.sha(data)
 
 
 def test_node(env):

@@ -24,14 +24,17 @@ class Redis:
         d = path / name
         d.mkdir()
         self.proc, self.port = app.serve(env, lambda port: [
-            server, "--port", port, "--bind", "127.0.0.1", "--dir", d, "--save", "", "--daemonize",
-            "no", "--loglevel", "warning", *more])
+            server, "--port", port, "--bind", env.address, "--dir", d, "--save", "", "--daemonize",
+            "no", "--loglevel", "warning", "--protected-mode", "no", *more])
+
+    def where(self):
+        return "-h", self.env.address, "-p", self.port
 
     def cli(self, *args, **kw):
-        return app.run(self.env, ["redis-cli", "-p", self.port, *args], **kw).decode()
+        return app.run(self.env, ["redis-cli", *self.where(), *args], **kw).decode()
 
     def benchmark(self, *args):
-        return self.env.start("client", ["redis-benchmark", "-p", self.port, "--csv", *args])
+        return self.env.start("client", ["redis-benchmark", *self.where(), "--csv", *args])
 
     def info(self, field):
         for line in self.cli("INFO").splitlines():
@@ -110,7 +113,7 @@ def test_replication(redis, tmp_path):
     """Two servers: a replica takes 10 MB from the other and follows it."""
     redis.cli("CONFIG", "SET", "repl-diskless-sync-delay", "0")
     redis.cli("DEBUG", "POPULATE", "20000", "x", "500")
-    other = Redis(redis.env, tmp_path, "b", ("--replicaof", "127.0.0.1 %d" % redis.port))
+    other = Redis(redis.env, tmp_path, "b", ("--replicaof", "%s %d" % (redis.env.address, redis.port)))
     harness.until(lambda: other.info("master_link_status") == "up", 20, "replica up", 0.05)
     redis.cli("INCR", "counter")
     digest = redis.cli("DEBUG", "DIGEST")
@@ -119,7 +122,7 @@ def test_replication(redis, tmp_path):
 
 def test_subscribe(redis):
     """A subscriber that hears everything, in order."""
-    p = redis.env.start("client", ["redis-cli", "-p", redis.port, "SUBSCRIBE", "ch"])
+    p = redis.env.start("client", ["redis-cli", *redis.where(), "SUBSCRIBE", "ch"])
     assert [p.line() for _ in range(3)] == ["subscribe", "ch", "1"]
     text = "".join("PUBLISH ch message-%d\n" % i for i in range(3000))
     assert redis.cli(stdin=text.encode()).split() == ["1"] * 3000
@@ -129,7 +132,7 @@ def test_subscribe(redis):
 
 def test_idle_server_sleeps(redis):
     """A client that stays connected and silent costs the server nothing."""
-    p = redis.env.start("client", ["redis-cli", "-p", redis.port])
+    p = redis.env.start("client", ["redis-cli", *redis.where()])
     p.say("".join("SET a %d\n" % i for i in range(200)))
     for _ in range(200):
         assert p.line() == "OK"

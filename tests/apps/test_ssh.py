@@ -24,9 +24,9 @@ def ssh(env, tmp_path):
 
     def make(port):
         (tmp_path / "sshd_config").write_text(
-            "ListenAddress 127.0.0.1:%d\nHostKey %s/host\nPidFile none\nAuthorizedKeysFile %s/keys\n"
+            "ListenAddress %s:%d\nHostKey %s/host\nPidFile none\nAuthorizedKeysFile %s/keys\n"
             "StrictModes no\nUsePAM no\nPermitRootLogin yes\nPasswordAuthentication no\nPrintMotd no\n"
-            "Subsystem sftp internal-sftp\n" % (port, tmp_path, tmp_path))
+            "Subsystem sftp internal-sftp\n" % (env.address, port, tmp_path, tmp_path))
         return [sshd, "-D", "-e", "-f", tmp_path / "sshd_config"]
     _, port = app.serve(env, make)
     opts = ["-F", "none", "-i", tmp_path / "user", "-o", "StrictHostKeyChecking=no", "-o",
@@ -44,7 +44,7 @@ def test_ssh_cat(ssh, tmp_path):
     env, opts, port = ssh
     data = app.blob(10_000_000)
     (tmp_path / "f").write_bytes(data)
-    base = [app.need("ssh"), *opts, "-p", port, "%s@127.0.0.1" % getpass.getuser()]
+    base = [app.need("ssh"), *opts, "-p", port, "%s@%s" % (getpass.getuser(), env.address)]
     assert app.sha(app.run(env, [*base, "cat %s/f" % tmp_path])) == app.sha(data)
     app.run(env, [*base, "cat > %s/g" % tmp_path], stdin=data)
     assert app.sha((tmp_path / "g").read_bytes()) == app.sha(data)
@@ -57,6 +57,6 @@ def test_scp(ssh, tmp_path):
     env, opts, port = ssh
     data = app.blob(5_000_000)
     (tmp_path / "f").write_bytes(data)
-    app.run(env, [app.need("scp"), *opts, "-P", port, "%s@127.0.0.1:%s/f" % (getpass.getuser(), tmp_path),
-                  tmp_path / "copy"])
+    app.run(env, [app.need("scp"), *opts, "-P", port, "%s@%s:%s/f" % (
+        getpass.getuser(), env.address, tmp_path), tmp_path / "copy"])
     assert app.sha((tmp_path / "copy").read_bytes()) == app.sha(data)

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.timeout(60)
 def test_iperf3(env, args):
     """The figures of both ends agree, and nothing is reported as an error."""
     iperf3 = app.need("iperf3")
-    s, port = app.serve(env, lambda port: [iperf3, "-s", "-1", "-B", "127.0.0.1", "-p", port, "--forceflush"])
-    p = env.start("client", [iperf3, "-c", "127.0.0.1", "-p", port, "-t", "1", "-J", *args])
+    s, port = app.serve(env, lambda port: [iperf3, "-s", "-1", "-B", env.address, "-p", port, "--forceflush"])
+    p = env.start("client", [iperf3, "-c", env.address, "-p", port, "-t", "1", "-J", *args])
     if args != ("-Z",):  # sendfile may stay on TCP
         app.check_live(env, port, share=0.3)
     got = json.loads(app.finish(p))
@@ -29,7 +29,7 @@ def test_iperf3(env, args):
 
 def test_memcached(env):
     memcached = app.need("memcached")
-    _, port = app.serve(env, lambda port: [memcached, "-p", port, "-l", "127.0.0.1", "-U", "0", "-u", "root",
+    _, port = app.serve(env, lambda port: [memcached, "-p", port, "-l", env.address, "-U", "0", "-u", "root",
                                            "-I", "2m", "-m", "64"])
     p = env.start("client", [app.PYTHON, os.path.join(app.HERE, "memcache_client.py"), port])
     assert p.line(30) == "warm"
@@ -49,7 +49,7 @@ def test_asyncio_echo(env):
 
 
 BASH = """
-exec 3<>/dev/tcp/127.0.0.1/$1 || exit 1
+exec 3<>/dev/tcp/$TEST_ADDRESS/$1 || exit 1
 for ((i = 0; i < 300; i++)); do
 	echo "line $i of bash" >&3
 	read -r answer <&3
@@ -75,19 +75,19 @@ def test_bash_under_itself(env):
 def test_socat_fork_exec(env):
     """socat forks for each connection and runs cat on the socket's other side."""
     socat = app.need("socat")
-    _, port = app.serve(env, lambda port: [socat, "TCP-LISTEN:%d,bind=127.0.0.1,fork,reuseaddr" % port, "EXEC:cat"])
+    _, port = app.serve(env, lambda port: [socat, "TCP-LISTEN:%d,bind=%s,fork,reuseaddr" % (port, env.address), "EXEC:cat"])
     data = app.blob(3_000_000)
     for _ in range(3):
-        assert app.sha(app.run(env, [socat, "-t5", "-", "TCP:127.0.0.1:%d" % port], stdin=data)) == app.sha(data)
+        assert app.sha(app.run(env, [socat, "-t5", "-", "TCP:%s:%d" % (env.address, port)], stdin=data)) == app.sha(data)
 
 
 def test_socat_nofork_exec(env):
     """The program is given the very socket as 0 and 1."""
     socat = app.need("socat")
-    _, port = app.serve(env, lambda port: [socat, "TCP-LISTEN:%d,bind=127.0.0.1,fork,reuseaddr" % port,
+    _, port = app.serve(env, lambda port: [socat, "TCP-LISTEN:%d,bind=%s,fork,reuseaddr" % (port, env.address),
                                            "EXEC:cat,nofork"])
     data = app.blob(2_000_000)
-    assert app.sha(app.run(env, [socat, "-t5", "-", "TCP:127.0.0.1:%d" % port], stdin=data)) == app.sha(data)
+    assert app.sha(app.run(env, [socat, "-t5", "-", "TCP:%s:%d" % (env.address, port)], stdin=data)) == app.sha(data)
 
 
 def test_nc_file(env, tmp_path):
@@ -96,9 +96,9 @@ def test_nc_file(env, tmp_path):
     data = app.blob(20_000_000)
     (tmp_path / "in").write_bytes(data)
     with open(tmp_path / "in", "rb") as f:
-        s, port = app.serve(env, lambda port: [nc, "-l", "-N", "127.0.0.1", port] if openbsd(nc) else
-                            [nc, "-l", "-q", "0", "-s", "127.0.0.1", "-p", port], stdin=f)
-        out = app.run(env, [nc, "127.0.0.1", port], stdin=b"")
+        s, port = app.serve(env, lambda port: [nc, "-l", "-N", env.address, port] if openbsd(nc) else
+                            [nc, "-l", "-q", "0", "-s", env.address, "-p", port], stdin=f)
+        out = app.run(env, [nc, env.address, port], stdin=b"")
         assert app.sha(out) == app.sha(data)
         app.finish(s)
 

@@ -20,6 +20,7 @@ import time
 
 SOURCE = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 MODES = ("plain", "server", "client", "both")
+FABRIC_BETWEEN_HOSTS = None
 
 # Upgrades start at once and leave a trace in a statistics folder of the test's own.
 EAGER = {"XRDMA_UPGRADE_TURNS": "1", "XRDMA_UPGRADE_BYTES": "4K"}
@@ -156,13 +157,29 @@ class Proc:
 
 
 class Env:
-    """Everything one test starts and owns: its programs, settings and statistics folder."""
+    """Everything one test starts and owns: its programs, settings and statistics folder.
 
-    def __init__(self, mode):
+    Both programs run on this machine, or each on a host of its own: hosts are then those of the server
+    and of the client (tests/guest/hosts.py). A test that runs in both settings takes addresses and the
+    fabric from here.
+    """
+
+    def __init__(self, mode, hosts=None):
         self.mode = mode
+        self.hosts = dict(zip(("server", "client"), hosts)) if hosts else {}
+        # where the server is
+        self.address = hosts[0].address if hosts else "127.0.0.1"
+        self.address6 = hosts[0].address6 if hosts else "::1"
+        # what carries a connection whose ends both have the shim
+        self.fabric = FABRIC_BETWEEN_HOSTS if hosts else "shm"
         self.procs, self.closers = [], []
         self.stats = tempfile.mkdtemp(prefix="xrdma-test-", dir="/dev/shm")
-        self.env = {**EAGER, "XRDMA_STATS_DIR": self.stats}
+        self.env = {**EAGER, "XRDMA_STATS_DIR": self.stats, "TEST_ADDRESS": self.address,
+                    "TEST_ADDRESS6": self.address6}
+
+    def on(self, role):
+        """with env.on(role): what is started, and each socket that is made, is on that program's host."""
+        return self.hosts[role].inside() if role in self.hosts else contextlib.nullcontext()
 
     def shim(self, role):
         return role is not None and self.mode in ("both", role)
@@ -170,13 +187,23 @@ class Env:
     def start(self, role, argv, **kw):
         """Start a program as the "server" or the "client" of this test's mode; None: always plain."""
         kw["env"] = {**self.env, **(kw.get("env") or {})}
-        p = Proc(argv, shim=self.shim(role), **kw)
+        with self.on(role):
+            p = Proc(argv, shim=self.shim(role), **kw)
         self.procs.append(p)
         return p
 
     def flows(self, pid=None):
         """Every flow that xr-stat shows for this test's programs; see flows_of."""
         return flows_of({**os.environ, **self.env}, pid)
+
+    def settled(self, flow):
+        """The flow is where it is to be in this mode: on the fabric when both ends have the shim, else on
+        TCP, for a reason that fits."""
+        if self.mode == "both" and self.fabric:
+            return flow["carrier"] == self.fabric
+        # A connecting end waits for a call for a while.
+        why = ("not-local",) if self.hosts else ("peer-not-xrdma", "young")
+        return flow["carrier"] == "tcp" and flow["reason"] in why
 
     def counters(self, pid):
         return counters_of({**os.environ, **self.env}, pid)

@@ -252,14 +252,14 @@ class End:
 class Pair:
     """Two shells and connections between them. self.c is the client's end, self.s the server's."""
 
-    def __init__(self, env, host="127.0.0.1", server=None, client=None):
-        self.env, self.mode, self.host = env, env.mode, host
+    def __init__(self, env, host=None, server=None, client=None):
+        self.env, self.mode, self.host = env, env.mode, host or env.address
         self.server = server or Shell(env, "server")
         self.client = client or Shell(env, "client")
-        self.family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         self.lfd = self.server.ok("socket", self.family, socket.SOCK_STREAM, 0)
         self.server.ok("setsockopt", self.lfd, socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.server.ok("bind", self.lfd, host, 0)
+        self.server.ok("bind", self.lfd, self.host, 0)
         self.server.ok("listen", self.lfd, 128)
         self.port = int(self.server("getsockname", self.lfd).words[1])
         self.keys = itertools.count(int.from_bytes(os.urandom(5), "little") * 100)
@@ -301,15 +301,16 @@ class Pair:
                 got["server"] = f
         return got
 
-    def is_shm(self, c=None):
-        return [f["carrier"] for f in self.carriers(c).values()] == ["shm", "shm"]
+    def is_up(self, c=None):
+        """Both ends have it on the fabric."""
+        return [f["carrier"] for f in self.carriers(c).values()] == [self.env.fabric] * 2
 
     def upgrade(self, c=None, s=None):
-        """Keep the connection busy until both ends are on shm; in other modes, as busy as that."""
+        """Keep the connection busy until both ends are on the fabric; in other modes, as busy as that."""
         for i in range(50):
             self.turns(20 if i else 40, 1000, c, s)
-            if self.mode != "both":
+            if self.mode != "both" or not self.env.fabric:
                 return self
-            if self.is_shm(c):
+            if self.is_up(c):
                 return self
         raise AssertionError("not upgraded: %r" % self.carriers(c))

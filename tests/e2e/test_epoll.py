@@ -440,7 +440,7 @@ def test_mixed_members(live, ep):
     live.c.sendall(10)
     live.server.ok("write", b, 4, 0, 0, 0)
     cfd = live.client.ok("socket", 2, 1, 0)
-    live.client.ok("connect", cfd, "127.0.0.1", live.port)
+    live.client.ok("connect", cfd, live.host, live.port)
     harness.until(lambda: ep.wait() == [(1, EV_IN), (2, EV_IN), (3, EV_IN)], 2, "all three")
     seen = set()
     for _ in range(12):  # one event a call: all come round
@@ -500,7 +500,7 @@ def test_connect_readiness(pair):
     fd = sh.ok("socket", socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, 0)
     ep.add(fd, EV_IN | EV_OUT | EV_ET, 1)
     assert ep.wait() == [(1, EV_OUT | EV_HUP)]
-    r = sh("connect", fd, "127.0.0.1", pair.port)
+    r = sh("connect", fd, pair.host, pair.port)
     assert r.err == "EINPROGRESS" or r.ret == 0
     assert ep.wait(2000) == [(1, EV_OUT)]
     assert sh("getsockopt", fd, socket.SOL_SOCKET, socket.SO_ERROR).ints[0] == 0

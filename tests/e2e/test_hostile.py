@@ -16,7 +16,7 @@ import pytest
 import harness
 import shell
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.modes("client", "server")]
+pytestmark = [pytest.mark.one_host, pytest.mark.timeout(60), pytest.mark.modes("client", "server")]
 
 FIRST = ["call-close", "call-partial", "call-oversize", "call-random", "call-nofd", "call-file",
          "call-other-socket", "call-many-fds", "call-two-fds", "call-magic", "call-version", "call-size",

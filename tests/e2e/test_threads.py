@@ -15,7 +15,7 @@ def test_first_call_race(env):
     """64 threads make the process's first socket calls at the same instant."""
     server = shell.Shell(env, "server")
     lfd = server.ok("socket", socket.AF_INET, socket.SOCK_STREAM, 0)
-    server.ok("bind", lfd, "127.0.0.1", 0)
+    server.ok("bind", lfd, env.address, 0)
     server.ok("listen", lfd, 128)
     port = int(server("getsockname", lfd).words[1])
     n = 64
@@ -29,7 +29,7 @@ def test_first_call_race(env):
 def test_within_one_process(env):
     """Two threads of one process talk to each other."""
     sh = shell.Shell(env, "client")
-    p = shell.Pair(env, server=sh, client=sh)
+    p = shell.Pair(env, "127.0.0.1", server=sh, client=sh)
     for _ in range(10):
         p.turns(20, 1000)
     p.c.sendall(300000 // 3)

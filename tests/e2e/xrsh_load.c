@@ -1,24 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Many calls for one order, where a line per call would drown what is measured. */
+#include "where.h"
 #include "xrsh.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
-
-static struct sockaddr_in loopback(int port)
-{
-	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(port) };
-
-	a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	return a;
-}
 
 /* ---- race N PORT: N threads whose first call ever is made at the same instant ---- */
 
@@ -27,7 +18,7 @@ static int race_port;
 
 static void *racer(void *unused)
 {
-	struct sockaddr_in a = loopback(race_port);
+	struct sockaddr_in a = where4(race_port);
 	char c = 'r';
 	int s;
 
@@ -101,7 +92,7 @@ static double now_us(void)
 
 static long c_connects(struct call *k)
 {
-	struct sockaddr_in a = loopback(arg(k, 2));
+	struct sockaddr_in a = where4(arg(k, 2));
 	size_t bytes = arg(k, 3);
 	char b[4096] = {};
 
@@ -210,7 +201,7 @@ static int crowd_turn(int s, unsigned int seed)
 /* dial N PORT TURNS: N more connections, each used for so many turns */
 static long c_dial(struct call *k)
 {
-	struct sockaddr_in a = loopback(arg(k, 2));
+	struct sockaddr_in a = where4(arg(k, 2));
 
 	for (long i = 0; i < arg(k, 1); i++) {
 		int s = socket(AF_INET, SOCK_STREAM, 0);

@@ -10,12 +10,11 @@
  * Each end shuts its direction down after its last byte and reads until the peer's end of stream.
  */
 #include "pattern.h"
+#include "where.h"
 #include "xrt.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <getopt.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -240,20 +239,15 @@ static void die(const char *what)
 
 static socklen_t address(const struct opts *o, struct sockaddr_storage *ss)
 {
-	struct sockaddr_in *a = (void *)ss;
-	struct sockaddr_in6 *a6 = (void *)ss;
+	struct sockaddr_in a = where4(o->port);
+	struct sockaddr_in6 a6 = where6(o->port);
 
-	memset(ss, 0, sizeof(*ss));
 	if (o->v6) {
-		a6->sin6_family = AF_INET6;
-		a6->sin6_addr = in6addr_loopback;
-		a6->sin6_port = htons(o->port);
-		return sizeof(*a6);
+		memcpy(ss, &a6, sizeof(a6));
+		return sizeof(a6);
 	}
-	a->sin_family = AF_INET;
-	a->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	a->sin_port = htons(o->port);
-	return sizeof(*a);
+	memcpy(ss, &a, sizeof(a));
+	return sizeof(a);
 }
 
 static int make_socket(const struct opts *o)

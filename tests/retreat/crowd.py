@@ -4,6 +4,7 @@
 Says "sound" when all connections have given back what was sent, waits for a line, runs the children,
 uses the connections again and says so once more.
 """
+import os
 import random
 import socket
 import subprocess
@@ -11,8 +12,9 @@ import sys
 import time
 
 port, n = int(sys.argv[1]), int(sys.argv[2])
+where = os.environ.get("TEST_ADDRESS", "127.0.0.1")
 rng = random.Random(port)
-socks = [socket.create_connection(("127.0.0.1", port)) for _ in range(n)]
+socks = [socket.create_connection((where, port)) for _ in range(n)]
 
 
 def turn(n=1):

@@ -56,7 +56,7 @@ def test_sendfile_in_mid_stream(live, who, n):
         peer.rx += r.ret
         live.turns(4, 100)
     if live.mode == "both":
-        assert live.is_shm()    # carried
+        assert live.is_up()    # carried
 
 
 @pytest.mark.parametrize("source", ["file", "memory"])

@@ -49,7 +49,7 @@ def test_fork_with_ten_thousand_connections(two):
     """fork, a child that does nothing, wait: as on TCP, or a tenth more."""
     plain, both = pairs = [crowd(e) for e in two]
     for _ in range(5):
-        on = sum(f["carrier"] == "shm" for f in both.env.flows(both.client.pid))
+        on = sum(f["carrier"] == both.env.fabric for f in both.env.flows(both.client.pid))
         if on > CROWD * 0.95:
             break
         both.client.ok("crowd", 2, timeout=60)
@@ -107,10 +107,10 @@ def test_an_operator_takes_an_idle_connection_to_tcp(env):
     own, both = [], []
     for i in range(CALLS):
         for _ in range(100):
-            if p.is_shm():
+            if p.is_up():
                 break
             p.turns(10, 300)
-        assert p.is_shm()
+        assert p.is_up()
         waits = [e.sh.bg("poll", 20000, e.fd, select.POLLIN) for e in (p.s, p.c)]
         for e in (p.s, p.c):
             e.sh.asleep()
@@ -153,4 +153,4 @@ def test_sendfile_is_faster(two, tmp_path):
             break
     else:
         pytest.fail("not faster: %r" % (rate,))
-    assert pairs[1].is_shm()
+    assert pairs[1].is_up()

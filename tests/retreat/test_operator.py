@@ -14,7 +14,7 @@ import pytest
 import harness
 import shell
 
-pytestmark = [pytest.mark.modes("both"), pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.fabric, pytest.mark.modes("both"), pytest.mark.timeout(60)]
 
 EAGER_RETURN = {"XRDMA_RETURN_AFTER": "1ms"}
 
@@ -52,7 +52,7 @@ def both_on_tcp(pair):
 def until_shm(pair):
     for _ in range(200):
         pair.turns(10, 300)
-        if pair.is_shm():
+        if pair.is_up():
             return
         time.sleep(0.01)
     raise AssertionError(pair.carriers())
@@ -168,8 +168,8 @@ def test_one_connection_of_many(live):
     live.upgrade(c2, s2)
     retreat(live, live.s, "--fd=%d" % s2.fd)
     live.turns(10, 100)
-    assert live.is_shm()
-    assert not live.is_shm(c2)
+    assert live.is_up()
+    assert not live.is_up(c2)
     operate(live.env, "--retreat", "--pid=%d" % live.s.sh.pid, "--fd=999", status=1)
 
 
@@ -207,7 +207,7 @@ def test_after_a_child_touched_it_the_parent_has_it_back(live):
     assert c.recv(100).ret == 100
     me.rx += 100
     live.turns(20, 100)
-    assert not live.is_shm()
+    assert not live.is_up()
     child.end()
     until_shm(live)
 
@@ -233,7 +233,7 @@ def test_hysteresis(env):
         p.turns(4, 100)
         began = time.monotonic()
         operate(p.env, "--return", "--pid=%d" % p.s.sh.pid)
-        while not p.is_shm():
+        while not p.is_up():
             p.turns(10, 100)
             assert time.monotonic() - began < 10
         stays.append(time.monotonic() - began)
@@ -255,7 +255,7 @@ def test_the_whole_host_under_load(env):
 
     rounds = 0
     while c.poll() is None:
-        harness.until(lambda: carriers() == {"shm"} or c.poll() is not None, 20, "all on shm")
+        harness.until(lambda: carriers() == {env.fabric} or c.poll() is not None, 20, "all on shm")
         if c.poll() is not None:
             break
         operate(env, "--retreat", "--wait=20", status=None)     # they may just have ended

@@ -105,7 +105,7 @@ def of_crowd(p, pid=None):
 
 
 def on_shm(p):
-    return sum(f["carrier"] == "shm" for f in of_crowd(p))
+    return sum(f["carrier"] == p.env.fabric for f in of_crowd(p))
 
 
 def test_children_of_a_program_with_a_thousand_connections(env):
@@ -133,7 +133,7 @@ def test_subprocess_of_python(env):
                              str(p.port), "1000"])
     assert c.line(40) == "sound"
     if env.mode == "both":
-        assert sum(f["carrier"] == "shm" for f in of_crowd(p, c.pid)) > 500
+        assert sum(f["carrier"] == p.env.fabric for f in of_crowd(p, c.pid)) > 500
     c.say("go\n")
     assert c.line(40) == "sound"
     assert c.wait() == 0
@@ -324,7 +324,7 @@ def test_setns(live, who):
     w = peer.sh.bg("sendall", peer.fd, 3 * M, 0, peer.tx_key, peer.tx)
     assert me.recv(3 * M, WAITALL).ret == 3 * M
     assert w.result().ret == 3 * M
-    assert me.sh("connect", me.sh.ok("socket", 2, 1, 0), "127.0.0.1", live.port).err == "ENETUNREACH"
+    assert me.sh("connect", me.sh.ok("socket", 2, 1, 0), live.host, live.port).err == "ENETUNREACH"
     me.close()
     peer.tx += 3 * M
     assert peer.drain() == (0, None)
