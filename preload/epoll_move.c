@@ -254,6 +254,34 @@ void xr_ep_reg_leave(struct xr_epreg *r)
 	r->link = NULL;
 }
 
+#define REGS_CLOSED	32	/* registrations of one socket under numbers that are closed */
+
+/*
+ * Its number is closed, or somebody else's: so it stays, as in the kernel, under one that no call
+ * can name.  Another one for each: the kernel knows them by number, and keeps those of earlier.
+ */
+static int reg_add_closed(const struct xr_epreg *r)
+{
+	int held[REGS_CLOSED], n = 0, e;
+
+	do {
+		e = (int)xr_sys3(SYS_fcntl, r->flow->priv->fd, F_DUPFD_CLOEXEC, 3);
+		if (e < 0)
+			break;
+		held[n] = e;
+		e = xr_fd_high(e);
+		if (e < 0) {
+			xr_sys1(SYS_close, held[n]);
+			break;
+		}
+		held[n++] = e;
+		e = xr_ep_sys_ctl(r->ep->outer, EPOLL_CTL_ADD, e, r->events, r->data);
+	} while (e == -EEXIST && n < REGS_CLOSED);
+	while (n)
+		xr_fd_close(held[--n]);
+	return e;
+}
+
 /* Back in the outer set, with the program's interest.  Both locks. */
 static void reg_detach(struct xr_epreg *r)
 {
@@ -271,23 +299,10 @@ static void reg_detach(struct xr_epreg *r)
 		r->parked = 1;
 		return;
 	}
-	if (xr_likely(xr_fd_flow(r->fd) == f)) {
+	if (xr_likely(xr_fd_flow(r->fd) == f))
 		e = xr_ep_sys_ctl(r->ep->outer, EPOLL_CTL_ADD, r->fd, r->events, r->data);
-	} else {
-		/*
-		 * Its number is closed, or somebody else's: so it stays, as in the kernel, under
-		 * one that no call can name.
-		 */
-		e = (int)xr_sys3(SYS_fcntl, f->priv->fd, F_DUPFD_CLOEXEC, 3);
-		if (e >= 0)
-			e = xr_fd_high(e);
-		if (e >= 0) {
-			int fd = e;
-
-			e = xr_ep_sys_ctl(r->ep->outer, EPOLL_CTL_ADD, fd, r->events, r->data);
-			xr_fd_close(fd);
-		}
-	}
+	else
+		e = reg_add_closed(r);
 	if (e && e != -EEXIST)
 		xr_warn("a descriptor could not return to its epoll set: error %d", -e);
 }

@@ -424,6 +424,9 @@ void xr_flow_release(struct xr_flow *f)
 	/* a forked child may take the flow over (xr_fds_adopt), or drain what was left to it */
 	if (!xr_flow_holders(f))
 		xr_store_release(&f->path, 0);
+	else if (f->kids && f->link)
+		/* release: after what it leaves, for the child that is the last */
+		atomic_fetch_add_explicit(&f->kids->left, 1, memory_order_release);
 	if (f->link && !flow_peer_done(f))
 		xr_shm_link_progress(f->link);
 	/* nothing is left to be seen, but for what the peer has yet to read */

@@ -131,6 +131,7 @@ struct xr_flow {
 struct xr_flow_kids {
 	_Atomic uint32_t forks;		/* so far */
 	_Atomic uint32_t used;		/* of serial[] */
+	_Atomic uint32_t left;		/* flows that the owner let go of while children held them */
 	_Atomic uint32_t serial[XR_FLOW_KIDS];	/* which fork made the child; 0: none */
 	_Atomic uint64_t pid[XR_FLOW_KIDS];	/* serial:32 | its pid, as the owner knows it */
 };
@@ -451,6 +452,8 @@ void xr_flow_fork_prepare(int undo);
 void xr_flow_kid_is(int pid);
 /* Children that were killed let go of what they held.  For the owner of the slab. */
 void xr_flow_kids_reap(void);
+/* 1: this process may be the last one to hold a flow of its parent's. */
+int xr_flow_kid_heir(void);
 /* In the child, while the slab is the parent's still. */
 void xr_flow_kid_begin(void);
 /* This process is about to let go of this flow, or of some (NULL): it counts in each from now on. */

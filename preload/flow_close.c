@@ -99,6 +99,8 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 	return r;
 }
 
+static const struct linger rst = { 1, 0 };
+
 #define CLOSE_PATIENCE	1000000000u	/* ns that a peer which does not act may hold up a close */
 
 /*
@@ -117,20 +119,23 @@ static void close_skip(struct xr_flow *f, int fd)
 	}
 }
 
+/* Wherever it lies: what was to come over TCP before the ring counts as well. */
+static int close_unread(struct xr_flow *f, int fd)
+{
+	return xr_load_relaxed(&f->rx_state) != XR_RX_TCP && !f->rx_end && xr_flow_inq(f, fd) > 0;
+}
+
 /*
  * What close() leaves to do on the fabric for a flow that this process alone holds.
  * Unread data means RST, as on TCP: the peer reads what it has, then ECONNRESET.
  */
 static void close_sole(struct xr_flow *f, int fd)
 {
-	static const struct linger rst = { 1, 0 };
+	static const struct linger off = { 0, 0 };
 	struct linger now = { 0, 0 };
 	socklen_t len = sizeof(now);
 	uint32_t waiter = 0;
-	int unread, abort, r;
-
-	/* wherever it lies: what was to come over TCP before the ring counts as well */
-	unread = xr_load_relaxed(&f->rx_state) != XR_RX_TCP && !f->rx_end && xr_flow_inq(f, fd) > 0;
+	int unread = close_unread(f, fd), abort, r;
 
 	if (!xr_lock(&f->rx_lock)) {
 		if (!unread && (f->rx_state == XR_RX_RING || f->rx_state == XR_RX_SKIP))
@@ -139,6 +144,13 @@ static void close_sole(struct xr_flow *f, int fd)
 		xr_unlock(&f->rx_lock);
 	}
 	xr_sys5(SYS_getsockopt, fd, SOL_SOCKET, SO_LINGER, &now, &len);
+	/* both have ended: TCP's connection would be closed by now, and reset no more */
+	if (f->tx_shut && (xr_flow_peer_state(f) & XR_DIR_ENDED) && f->tx_state == XR_TX_RING) {
+		unread = 0;
+		if (now.l_onoff)
+			xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &off, sizeof(off));
+		now.l_onoff = 0;
+	}
 	/* an RST tells the peer itself: END would turn it into a clean end */
 	abort = unread || (now.l_onoff && !now.l_linger);
 	if (unread)
@@ -183,8 +195,14 @@ void xr_flow_last_close(struct xr_flow *f, int fd)
 {
 	if (f->up)
 		xr_upgrade_abort(f, fd, XR_REASON_CLOSED);
-	if (!f->link || f->owner_pid != xr_getpid())
+	if (!f->link)
 		return;
+	if (f->owner_pid != xr_getpid()) {
+		/* the parent has let go of it before; what it left unread resets it now */
+		if (xr_flow_holders(f) <= 1 && close_unread(f, fd))
+			xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
+		return;
+	}
 	if (xr_flow_holders(f) > 1) {
 		/* others hold the socket: they and the kernel decide when it ends */
 		if (xr_load_relaxed(&f->path) & XR_PATH_FABRIC)
@@ -203,11 +221,22 @@ static void exit_one(void *arg, struct xr_flow *f)
 		close_sole(f, f->priv->fd);
 }
 
+static void exit_inherited(void *arg, int fd, uintptr_t entry)
+{
+	struct xr_flow *f = (struct xr_flow *)(entry & ~(uintptr_t)3);
+
+	(void)arg;
+	if ((entry & 3) == XR_FD_FLOW && f->owner_pid != xr_getpid() && f->priv->fd == fd)
+		xr_flow_last_close(f, fd);
+}
+
 void xr_flow_exit(void)
 {
 	if (!xr_slab.flow)
 		return;
 	if (xr_slab.pid == xr_getpid())
 		xr_flow_each(NULL, exit_one, NULL);
+	if (xr_unlikely(xr_flow_kid_heir()))
+		xr_fd_each(exit_inherited, NULL);
 	xr_flow_kid_exit();
 }

@@ -13,6 +13,7 @@ static XR_FORK_DATA struct {
 	struct xr_flow_priv *priv;
 	uint32_t n;
 	uint32_t depth;			/* forks since the first process */
+	struct xr_flow_kids *kids;	/* of the parent */
 	struct xr_lock lock;
 } kid;
 static __thread _Atomic uint32_t *kid_next;	/* of the fork that this thread is in */
@@ -109,6 +110,7 @@ void xr_flow_kid_begin(void)
 	kid.flow = xr_slab.flow;
 	kid.priv = xr_slab.priv;
 	kid.n = xr_slab.fresh;
+	kid.kids = xr_slab.kids;
 	kid.depth++;
 	xr_store_relaxed(&kid.lock.owner, 0);
 }
@@ -155,6 +157,11 @@ static void exit_holder(void *arg, int fd, uintptr_t entry)
 		if (xr_fetch_sub(&f->priv->fds, 1) == 1)
 			xr_fetch_sub(&f->procs, 1);
 	}
+}
+
+int xr_flow_kid_heir(void)
+{
+	return kid.depth > 1 || (kid.kids && xr_load_acquire(&kid.kids->left));
 }
 
 void xr_flow_kid_exit(void)

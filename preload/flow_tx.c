@@ -237,7 +237,7 @@ static inline ssize_t send_held(struct xr_flow *f, int fd, const struct iovec *i
 	if (xr_unlikely(!len))
 		return tx_error(send_none(f, fd), flags);
 	for (;;) {
-		uint32_t waiter;
+		uint32_t waiter, from;
 		ssize_t n;
 
 		xr_control_check();
@@ -252,6 +252,7 @@ static inline ssize_t send_held(struct xr_flow *f, int fd, const struct iovec *i
 		if (xr_lock(&f->tx_lock))
 			return done ? (ssize_t)done : -EAGAIN;
 		fd = xr_unlikely(hold->flow != NULL) ? f->priv->fd : fd;
+		from = f->tx_state;
 		n = tx_some(f, fd, iov, cnt, done, len - done, flags, &waiter);
 		xr_unlock(&f->tx_lock);
 		if (waiter)
@@ -260,6 +261,9 @@ static inline ssize_t send_held(struct xr_flow *f, int fd, const struct iovec *i
 			done += (size_t)n;
 			if (xr_likely(done == len))
 				return (ssize_t)done;
+			/* it froze under our hands, full or not: the rest goes another way */
+			if (xr_unlikely(f->tx_state != from))
+				continue;
 		} else if (n != TX_NONE) {
 			return done ? (ssize_t)done : tx_error(n, flags);
 		}

@@ -75,6 +75,7 @@ long do_warm(const struct op *o, struct res *r)
 	int leads = a.m.conn[conn].connector == a.side, mode = (int)atomic_load(&a.sh->mode);
 	_Atomic int32_t *round = &a.sh->warm_round;
 	uint64_t base[2] = { atomic_load(&a.sh->upgraded[0]), atomic_load(&a.sh->upgraded[1]) };
+	uint64_t end_us = now_us() + 1500000;
 	long n = 1;
 
 	/* round: 2k + 1 leader has sent, 2k + 2 follower has answered, -1 no more */
@@ -82,7 +83,7 @@ long do_warm(const struct op *o, struct res *r)
 		int32_t seen;
 
 		if (leads) {
-			int more = mode == UP ? turn < 1000 && (turn < o->arg[1] ||
+			int more = mode == UP ? turn < 1000 && now_us() < end_us && (turn < o->arg[1] ||
 				   atomic_load(&a.sh->upgraded[0]) == base[0] ||
 				   atomic_load(&a.sh->upgraded[1]) == base[1]) :
 				   turn < (mode == MID ? (int)a.sh->script.warm : o->arg[1]);

@@ -103,7 +103,8 @@ static int edges_differ_only(const struct regs *g, const struct op *o, const str
 	const uint32_t *events = g->events[o->side][o->arg[0]];
 	int i, slot, at, cut = p->ret == o->arg[2] && q->ret == o->arg[2];
 
-	if (p->ret < 0 || q->ret < 0)
+	/* who was to be interrupted in his sleep has returned with it before */
+	if (q->ret < 0 || (p->ret < 0 && (p->err != EINTR || !o->thread)))
 		return 0;
 	for (i = 0; i < q->nextra && q->ret > 0; i++) {
 		slot = (int)(q->extra[i] >> 32 & 0xff);

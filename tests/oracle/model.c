@@ -345,6 +345,7 @@ static int step(struct model *m, const struct op *o)
 	case OP_BULK:
 		return both_ready(m, o->arg[0]) && o->arg[2] >= 0 && o->arg[3] > 0 && o->arg[4] > 0;
 	case OP_DUPLEX:
+		return both_ready(m, o->arg[0]) && o->arg[1] >= 0 && o->arg[2] > 0 && o->arg[3] > 0;
 	case OP_FILL:
 		return both_ready(m, o->arg[0]);
 	case OP_SEND:
