@@ -27,6 +27,10 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
+    for i in items:
+        limit = i.get_closest_marker("timeout")
+        if limit and harness.PATIENCE > 1:
+            i.add_marker(pytest.mark.timeout(harness.PATIENCE * limit.args[0]), append=False)
     if not config.getoption("--hosts"):
         return
     out = [i for i in items if "env" not in i.fixturenames or i.get_closest_marker("one_host") or (

@@ -69,6 +69,7 @@ def run(env, argv, role="client", timeout=60, stdin=None, check=True, **kw):
 
 def finish(p, timeout=60):
     """All output of a started program, and its end."""
+    timeout *= harness.PATIENCE
     if p.p.stdin:
         p.p.stdin.close()
     os.set_blocking(p.p.stdout.fileno(), True)
@@ -106,6 +107,11 @@ def check_live(env, port, timeout=8.0, share=0.5):
 def blob(n, seed=1):
     """n bytes that repeat nowhere."""
     return random.Random(seed).randbytes(n)
+
+
+def load(n, least=0):
+    """So many requests, or fewer where each takes longer."""
+    return max(n // 10, least) if harness.IN_GUEST else n
 
 
 def sha(data):

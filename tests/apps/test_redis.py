@@ -81,7 +81,7 @@ def test_pipe(redis):
 @pytest.mark.parametrize("args", [("-c", "1"), ("-c", "50"), ("-c", "50", "-P", "16")])
 def test_benchmark(redis, args):
     n = 20000 if args[1] == "1" else 200000 if len(args) == 2 else 2000000
-    n = n // 2 if redis.env.mode == "plain" else n
+    n = app.load(n // 2 if redis.env.mode == "plain" else n, 5000)
     p = redis.benchmark("-t", "get", "-n", str(n), *args)
     app.check_live(redis.env, redis.port)
     rates(app.finish(p).decode())
@@ -91,7 +91,7 @@ def test_benchmark(redis, args):
 
 
 def test_benchmark_many_tests(redis):
-    p = redis.benchmark("-t", "set,incr,lpush,lrange_100,mset,sadd", "-n", "5000", "-d", "2000", "-r", "1000")
+    p = redis.benchmark("-t", "set,incr,lpush,lrange_100,mset,sadd", "-n", str(app.load(5000)), "-d", "2000", "-r", "1000")
     got = rates(app.finish(p).decode())
     assert len(got) >= 6
 
@@ -99,7 +99,7 @@ def test_benchmark_many_tests(redis):
 def test_bgsave_under_load(redis):
     """The server forks while its flows are in full use; parent and clients go on."""
     redis.cli("DEBUG", "POPULATE", "20000", "x", "500")
-    p = redis.benchmark("-t", "set,get", "-n", "150000", "-c", "20", "-r", "10000")
+    p = redis.benchmark("-t", "set,get", "-n", str(app.load(150000)), "-c", "20", "-r", "10000")
     app.check_live(redis.env, redis.port)
     for _ in range(3):
         assert "Background saving started" in redis.cli("BGSAVE")

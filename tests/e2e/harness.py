@@ -21,6 +21,9 @@ import time
 SOURCE = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 MODES = ("plain", "server", "client", "both")
 FABRIC_BETWEEN_HOSTS = None
+# In the guest, programs start slowly and system calls take long: longer waits, and less load.
+IN_GUEST = "GUEST" in os.environ
+PATIENCE = 3 if IN_GUEST else 1
 
 # Upgrades start at once and leave a trace in a statistics folder of the test's own.
 EAGER = {"XRDMA_UPGRADE_TURNS": "1", "XRDMA_UPGRADE_BYTES": "4K"}
@@ -100,6 +103,7 @@ class Proc:
 
     def line(self, timeout=10.0, eof_ok=False):
         """The next line of standard output, without its newline; None at the end if that is fine."""
+        timeout *= PATIENCE
         end = time.monotonic() + timeout
         while b"\n" not in self.buf:
             if self.eof:
@@ -128,6 +132,7 @@ class Proc:
         self.p.stdin.flush()
 
     def wait(self, timeout=10.0):
+        timeout *= PATIENCE
         if self.poll(timeout) is None:
             raise Timeout("still running after %.0f s: %s" % (timeout, self.describe()))
         return self.returncode
@@ -239,6 +244,7 @@ def flows_of(env, pid=None):
 
 def until(cond, timeout=5.0, what="condition", step=0.01):
     """Poll for something that has no descriptor to wait on."""
+    timeout *= PATIENCE
     end = time.monotonic() + timeout
     while True:
         got = cond()

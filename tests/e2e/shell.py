@@ -44,6 +44,7 @@ class Pending:
         return self.shell.collect(self.id, within)
 
     def result(self, timeout=10.0):
+        timeout *= harness.PATIENCE
         if not self.shell.collect(self.id, timeout):
             raise harness.Timeout("call %d (%s) has not returned after %.1f s\n%s" % (
                 self.id, self.shell.asked.get(self.id), timeout, self.shell.proc.describe()))
@@ -65,7 +66,7 @@ class Shell:
         self.proc.say(text)
 
     def next_line(self, timeout):
-        return self.proc.line(timeout)
+        return self.proc.line(timeout / harness.PATIENCE)
 
     def collect(self, id, within):
         end = time.monotonic() + within

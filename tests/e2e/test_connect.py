@@ -202,6 +202,7 @@ def measure(env, nbytes, rounds):
     return [[statistics.median(x[j] for x in g) for j in (0, 1)] for g in got]
 
 
+@pytest.mark.one_host   # where a measurement means something
 @pytest.mark.parametrize("nbytes", [0, 100])
 def test_connect_is_as_fast(env, nbytes):
     """connect p50 within 3% of plain, the first turn within 10%; one quiet measurement in six.

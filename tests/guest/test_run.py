@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The runner: what a command in the guest says, writes and ends with; and what is left when it ends."""
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+pytestmark = [pytest.mark.timeout(60),
+              pytest.mark.skipif("GUEST" in os.environ, reason="a guest in a guest")]
+RUN = os.path.join(os.path.dirname(os.path.realpath(__file__)), "run")
+
+
+def run(*argv, **kw):
+    kw = {"capture_output": True, "text": True, "timeout": 50, "check": False, **kw}
+    return subprocess.run([RUN, "-t", "40", *argv], **kw)
+
+
+def control_dir(p):
+    """That of the guest that this runner has started; it is in the guest's command line."""
+    end = time.monotonic() + 20
+    while True:
+        with open("/proc/%d/task/%d/children" % (p.pid, p.pid)) as f:
+            children = f.read().split()
+        for pid in children:
+            with open("/proc/%s/cmdline" % pid) as f:
+                found = re.search("guest.ctl=([^\\0]*)", f.read())
+            if found:
+                return found.group(1)
+        assert time.monotonic() < end, "no guest"
+        time.sleep(0.01)
+
+
+def processes_of(folder):
+    got = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/cmdline" % pid) as f:
+                if folder in f.read():
+                    got.append(int(pid))
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+    return got
+
+
+def test_status_and_streams():
+    p = run("--", "sh", "-c", "echo out; echo err >&2; echo \"$A\"; pwd; exit 7", env={**os.environ, "A": "a 'b'\nc"},
+            cwd="/usr/share")
+    assert (p.returncode, p.stdout, p.stderr) == (7, "out\na 'b'\nc\n/usr/share\n", "err\n")
+
+
+@pytest.mark.parametrize("cpus", ["1", "2"])
+def test_output_is_whole(cpus):
+    """Two million bytes, also to a reader that sleeps first, and through a pipe that does not block."""
+    want = hashlib.md5("".join("%d\n" % i for i in range(1, 300001)).encode()).hexdigest()
+    r, w = os.pipe()
+    os.set_blocking(w, False)
+    with subprocess.Popen([RUN, "-t", "40", "-s", cpus, "seq", "300000"], stdout=w) as p:
+        os.close(w)
+        time.sleep(2)
+        with os.fdopen(r, "rb") as f:
+            assert hashlib.md5(f.read()).hexdigest() == want
+        assert p.wait(40) == 0
+
+
+def test_what_is_written(tmp_path):
+    """Gone with the guest, but for the directory that was named."""
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir()
+    outside.mkdir()
+    (outside / "old").write_text("old")
+    p = run("-w", str(inside), "sh", "-c", "echo new >in/a; cat out/old; echo new >out/old; echo new >out/b; cat out/old",
+            cwd=tmp_path)
+    assert (p.returncode, p.stdout) == (0, "oldnew\n"), p
+    assert (inside / "a").read_text() == "new\n"
+    assert (outside / "old").read_text() == "old" and os.listdir(outside) == ["old"]
+
+
+def test_a_guest_it_is():
+    """Root, with name spaces of every kind, devices and no way back to the host's."""
+    p = run("sh", "-c", "id -u; hostname; unshare -rnm true && rdma link add r type rxe netdev lo && rdma link")
+    assert p.stdout.startswith("0\nguest\nlink r/1 "), p
+
+
+@pytest.mark.parametrize("how", ["time", "term", "kill"])
+def test_nothing_is_left(how):
+    """Time is out, or the runner is told to end, or is killed: the guest ends with it."""
+    p = subprocess.Popen([RUN, "-t", "5" if how == "time" else "40", "sh", "-c", "echo there; sleep 100"],
+                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    with p:
+        mine = control_dir(p)
+        assert processes_of(mine)
+        if how != "time":
+            assert p.stdout.readline() == "there\n"
+            p.send_signal(signal.SIGTERM if how == "term" else signal.SIGKILL)
+        assert p.wait(30) == {"time": 124, "term": 143, "kill": -9}[how]
+    end = time.monotonic() + 5
+    while processes_of(mine):
+        assert time.monotonic() < end, processes_of(mine)
+        time.sleep(0.05)
+    if how == "kill":   # the next run removes it, when it is a minute old
+        os.utime(mine, (0, 0))
+        assert run("true").returncode == 0
+    assert not os.path.exists(mine)
