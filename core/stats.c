@@ -437,6 +437,8 @@ static void clear_gauges(struct xr_stats_dir *d)
 	xr_store_relaxed(&d->window, 0);
 	xr_store_relaxed(&d->slots, 0);
 	xr_store_relaxed(&d->credits, 0);
+	xr_store_relaxed(&d->base, 0);
+	xr_store_relaxed(&d->twice, 0);
 }
 
 void xr_stats_flow_free(struct xr_stats_flow *f)

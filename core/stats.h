@@ -50,19 +50,19 @@
 	X(UPGRADE_FAILED, "upgrade_failed", "upgrades that ended on TCP")                          \
 	X(HANDSHAKE_REFUSED, "handshake_refused", "calls to a rendezvous point that were refused") \
 	X(RETREATS, "retreats", "connections moved back to TCP")                                   \
-	X(BYTES_TX_TCP, "bytes_tx_tcp", "bytes sent over TCP by flows with a slot")                \
-	X(BYTES_RX_TCP, "bytes_rx_tcp", "bytes received over TCP by flows with a slot")            \
+	X(BYTES_TX_TCP, "bytes_tx_tcp", "bytes sent over TCP, not by unlisted connections")        \
+	X(BYTES_RX_TCP, "bytes_rx_tcp", "bytes received over TCP, not by unlisted connections")    \
 	X(BYTES_TX_SHM, "bytes_tx_shm", "bytes sent over shared memory")                           \
 	X(BYTES_RX_SHM, "bytes_rx_shm", "bytes received over shared memory")                       \
 	X(BYTES_TX_RDMA, "bytes_tx_rdma", "bytes sent over RDMA")                                  \
 	X(BYTES_RX_RDMA, "bytes_rx_rdma", "bytes received over RDMA")                              \
-	X(MSGS_TX, "msgs_tx", "messages sent (on TCP: sends)")                                            \
-	X(MSGS_RX, "msgs_rx", "messages received (on TCP: receives)")                                          \
+	X(MSGS_TX, "msgs_tx", "sends that a fabric carried")                                       \
+	X(MSGS_RX, "msgs_rx", "receives that a fabric served")                                     \
 	X(RNR, "rnr", "receiver-not-ready events")                                                 \
 	X(DOORBELLS_TX, "doorbells_sent", "wake-ups sent to peers")                                \
 	X(SPINS_HIT, "spins_hit", "busy waits that ended with work")                               \
 	X(SPINS_MISSED, "spins_missed", "busy waits that ended in sleep")                          \
-	X(PAIRS, "peer_processes", "peer processes attached now")                                  \
+	X(PAIRS, "peer_processes", "other processes that memory is shared with now")               \
 	X(CONFIG_WARNINGS, "config_warnings", "mistakes found in the configuration")               \
 	X(STATS_ERRORS, "stats_errors", "statistics that could not be kept")                       \
 	X(INTERNAL_ERRORS, "internal_errors", "internal checks that failed")                       \
@@ -124,6 +124,8 @@ struct xr_stats_dir {
 	_Atomic uint32_t slots;	 /* gauge: ring slots */
 	_Atomic uint32_t credits; /* gauge: of them usable now */
 	_Atomic uint64_t rnr;	 /* waits for a slot or for window */
+	_Atomic uint64_t base;	 /* bytes[] of the fabric when it took the direction over last */
+	_Atomic uint64_t twice;	 /* bytes that went over the kernel socket after the fabric: not in bytes[] of TCP */
 };
 
 /* Written under the flow's control lock only. */
@@ -180,7 +182,7 @@ struct xr_stats_segment {
 
 _Static_assert(sizeof(struct xr_stats_addr) == 20, "layout");
 _Static_assert(sizeof(struct xr_stats_ident) == 80, "layout");
-_Static_assert(sizeof(struct xr_stats_dir) == 64, "layout");
+_Static_assert(sizeof(struct xr_stats_dir) == 80, "layout");
 _Static_assert(sizeof(struct xr_stats_flow) == 384, "layout");
 _Static_assert(sizeof(struct xr_stats_segment) <= XR_STATS_FLOWS_OFF, "layout");
 _Static_assert(XR_STAT_COUNT <= XR_STATS_COUNTER_ROOM, "room");
@@ -254,12 +256,17 @@ static inline void xr_stats_inc(_Atomic uint64_t *p, uint64_t n)
 	xr_count(p, n);
 }
 
-/* One send or receive of a flow: 1 message, n bytes. The direction's lock is held. */
+/*
+ * One send or receive of a flow: n bytes, and 1 message on a fabric. The direction's lock
+ * is held. What the kernel carries past the hooks is not counted here: readers ask the kernel
+ * for all bytes of an open socket, less `twice`, and the writer does when it is closed.
+ */
 static inline void xr_stats_tx(struct xr_stats_flow *f, enum xr_carrier c, uint64_t n)
 {
 	if (f) {
 		xr_stats_inc(&f->tx.bytes[c], n);
-		xr_stats_inc(&f->tx.msgs, 1);
+		if (c != XR_CARRIER_TCP)
+			xr_stats_inc(&f->tx.msgs, 1);
 	}
 }
 
@@ -267,8 +274,35 @@ static inline void xr_stats_rx(struct xr_stats_flow *f, enum xr_carrier c, uint6
 {
 	if (f) {
 		xr_stats_inc(&f->rx.bytes[c], n);
-		xr_stats_inc(&f->rx.msgs, 1);
+		if (c != XR_CARRIER_TCP)
+			xr_stats_inc(&f->rx.msgs, 1);
 	}
+}
+
+/* Bytes that a fabric had carried (and counted) go over the kernel socket once more. */
+static inline void xr_stats_tx_twice(struct xr_stats_flow *f, uint64_t n)
+{
+	if (f)
+		xr_stats_inc(&f->tx.twice, n);
+}
+
+static inline void xr_stats_rx_twice(struct xr_stats_flow *f, uint64_t n)
+{
+	if (f)
+		xr_stats_inc(&f->rx.twice, n);
+}
+
+/* A fabric takes the direction over: its bytes count anew. */
+static inline void xr_stats_tx_base(struct xr_stats_flow *f, enum xr_carrier c)
+{
+	if (f)
+		xr_store_relaxed(&f->tx.base, xr_load_relaxed(&f->tx.bytes[c]));
+}
+
+static inline void xr_stats_rx_base(struct xr_stats_flow *f, enum xr_carrier c)
+{
+	if (f)
+		xr_store_relaxed(&f->rx.base, xr_load_relaxed(&f->rx.bytes[c]));
 }
 
 static inline void xr_stats_gauge(_Atomic uint64_t *p, uint64_t v)

@@ -283,13 +283,25 @@ struct xr_shm_link *xr_links_find(const uint8_t uuid[16], uint64_t id, int side)
 	return l;
 }
 
+/* Under the lock: no other link is to the same process, which is not this one. */
+static int link_is_only(const struct xr_shm_link *l)
+{
+	const struct xr_shm_link *o;
+
+	for (o = flow_links; o; o = o->next)
+		if (o != l && !memcmp(o->peer_uuid, l->peer_uuid, 16))
+			return 0;
+	return memcmp(l->peer_uuid, xr_uuid, 16) != 0;
+}
+
 void xr_links_add(struct xr_shm_link *l)
 {
 	slab_lock();
+	if (link_is_only(l))
+		xr_stats_add(XR_STAT_PAIRS, 1);
 	l->next = flow_links;
 	flow_links = l;
 	slab_unlock();
-	xr_stats_add(XR_STAT_PAIRS, 1);
 }
 
 void xr_links_progress(void)
@@ -349,8 +361,9 @@ void xr_link_unref(struct xr_shm_link *l)
 			*p = l->next;
 			break;
 		}
+	if (link_is_only(l))
+		xr_stats_sub(XR_STAT_PAIRS, 1);
 	slab_unlock();
-	xr_stats_sub(XR_STAT_PAIRS, 1);
 	xr_shm_link_free(l);
 }
 
@@ -429,6 +442,11 @@ void xr_flow_release(struct xr_flow *f)
 		atomic_fetch_add_explicit(&f->kids->left, 1, memory_order_release);
 	if (f->link && !flow_peer_done(f))
 		xr_shm_link_progress(f->link);
+	if (!f->st) {
+		/* it never was in the list */
+		xr_stats_add(XR_STAT_BYTES_TX_TCP, xr_load_relaxed(&f->tcp_tx));
+		xr_stats_add(XR_STAT_BYTES_RX_TCP, xr_load_relaxed(&f->tcp_rx));
+	}
 	/* nothing is left to be seen, but for what the peer has yet to read */
 	if (!f->link || f->tx_state != XR_TX_RING || xr_shm_tx_all_consumed(&f->tx)) {
 		xr_stats_flow_free(f->st);

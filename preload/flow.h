@@ -322,6 +322,9 @@ void xr_ksock_push_tail(int fd);
 /* Stream offsets so far, program bytes only; -errno, -ESHUTDOWN: half-closed or more. */
 int xr_ksock_offsets(int fd, uint64_t *written, uint64_t *read);
 
+/* The same in any state; for display: may be a byte off after a reset, and tear. */
+int xr_ksock_moved(int fd, uint64_t *written, uint64_t *read);
+
 /* poll(2) bits of one direction, its lock held; UINT32_MAX: it is back on TCP. */
 uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd);
 uint32_t xr_flow_tx_poll(struct xr_flow *f, int fd);
@@ -436,6 +439,8 @@ void xr_flow_stats_attach(struct xr_flow *f, int fd, const struct sockaddr *loca
 			  const struct sockaddr *peer);
 /* The same for a flow that stays on TCP, if it is connected. */
 void xr_flow_list(struct xr_flow *f, int fd);
+/* Its descriptor is about to be closed: asks the kernel for all bytes that TCP has moved. */
+void xr_flow_stats_last(struct xr_flow *f, int fd);
 
 /* ---- state of the process ------------------------------------------------ */
 

@@ -195,6 +195,7 @@ void xr_flow_last_close(struct xr_flow *f, int fd)
 {
 	if (f->up)
 		xr_upgrade_abort(f, fd, XR_REASON_CLOSED);
+	xr_flow_stats_last(f, fd);
 	if (!f->link)
 		return;
 	if (f->owner_pid != xr_getpid()) {

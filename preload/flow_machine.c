@@ -75,6 +75,7 @@ static int rx_take_start(struct xr_flow *f, const struct xr_view *v)
 	f->drain_left = v->arg - got;
 	f->rx_state = f->drain_left ? XR_RX_DRAIN : XR_RX_RING;
 	xr_stats_add(XR_STAT_FLOWS_UPGRADED, 1);
+	xr_stats_rx_base(f->st, XR_CARRIER_SHM);
 	xr_stats_flow_carrier(f->st, f->tx_state == XR_TX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
 			      XR_CARRIER_SHM, (uint32_t)f->link->peer_pid);
 	return 0;
@@ -135,6 +136,7 @@ int xr_rx_drop_late(struct xr_flow *f, int fd)
 			return r ? (int)r : -ENODATA;
 		f->rx.late -= (uint64_t)r;
 		atomic_fetch_add_explicit(&f->tcp_rx, (uint64_t)r, memory_order_relaxed);
+		xr_stats_rx_twice(f->st, (uint64_t)r);
 	}
 	return 0;
 }
@@ -163,6 +165,7 @@ int xr_flow_tx_start(struct xr_flow *f, uint64_t written)
 		return r;
 	f->tx_state = XR_TX_RING;
 	f->reason = XR_REASON_NONE;
+	xr_stats_tx_base(f->st, XR_CARRIER_SHM);
 	return 0;
 }
 
@@ -213,7 +216,7 @@ int xr_flow_tx_push_replay(struct xr_flow *f, int fd)
 		}
 		xr_shm_tx_replayed(&f->tx, (size_t)r);
 		atomic_fetch_add_explicit(&f->tcp_tx, (uint64_t)r, memory_order_relaxed);
-		xr_stats_tx(f->st, XR_CARRIER_TCP, (uint64_t)r);
+		xr_stats_tx_twice(f->st, (uint64_t)r);
 	}
 	if (f->tx_shut && !f->tx_kfin) {
 		f->tx_kfin = 1;

@@ -84,6 +84,27 @@ int xr_ksock_offsets(int fd, uint64_t *written, uint64_t *read)
 	return -EAGAIN;
 }
 
+int xr_ksock_moved(int fd, uint64_t *written, uint64_t *read)
+{
+	/* a FIN counts as a byte: by TCP_* state, one that was received, one that was sent */
+	const uint32_t fin_rx = 1u << 8 | 1u << 9 | 1u << 11 | 1u << 6;
+	const uint32_t fin_tx = 1u << 4 | 1u << 5 | 1u << 9 | 1u << 11 | 1u << 6;
+	struct tcp_info a;
+	socklen_t len = sizeof(a);
+	int inq = 0;
+	long r = xr_sys5(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, &a, &len);
+
+	if (r)
+		return (int)r;
+	if (len < offsetof(struct tcp_info, tcpi_bytes_retrans) + 8)
+		return -EOPNOTSUPP;
+	xr_sys3(SYS_ioctl, fd, SIOCINQ, &inq);
+	*written = a.tcpi_bytes_sent - a.tcpi_bytes_retrans + a.tcpi_notsent_bytes -
+		   (fin_tx >> a.tcpi_state & 1);
+	*read = a.tcpi_bytes_received - (uint64_t)(unsigned int)inq - (fin_rx >> a.tcpi_state & 1);
+	return 0;
+}
+
 /*
  * MSG_MORE, TCP_CORK or Nagle may hold back the last bytes before the switch until more
  * come, and no more will: setting TCP_NODELAY sends them.

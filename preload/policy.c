@@ -91,6 +91,11 @@ void xr_flow_stats_attach(struct xr_flow *f, int fd, const struct sockaddr *loca
 	xr_policy_publish();
 	xr_sys2(SYS_fstat, fd, &st);
 	f->st = xr_stats_flow_alloc(fd, st.st_ino, policy_role(f), local, peer);
+	if (f->st) {
+		/* what was moved before; all of it, once the flow ends or where the kernel says nothing */
+		xr_store_relaxed(&f->st->tx.bytes[XR_CARRIER_TCP], xr_load_relaxed(&f->tcp_tx));
+		xr_store_relaxed(&f->st->rx.bytes[XR_CARRIER_TCP], xr_load_relaxed(&f->tcp_rx));
+	}
 	if (!f->st && !f->priv->unlisted && *xr_stats_path()) {
 		f->priv->unlisted = 1;
 		xr_stats_unlisted(XR_REASON_NONE);
@@ -110,6 +115,18 @@ void xr_flow_list(struct xr_flow *f, int fd)
 	if (!xr_tuple_get(fd, &t, &local, &peer))
 		xr_flow_stats_attach(f, fd, &local.sa, &peer.sa);
 	xr_unlock(&f->tx_lock);
+}
+
+void xr_flow_stats_last(struct xr_flow *f, int fd)
+{
+	struct xr_stats_flow *st = f->st;
+	uint64_t written, got;
+
+	if (!st || xr_process_passed() || f->owner_pid != xr_getpid() ||
+	    xr_ksock_moved(fd, &written, &got))
+		return;
+	xr_store_relaxed(&st->tx.bytes[XR_CARRIER_TCP], written - xr_load_relaxed(&st->tx.twice));
+	xr_store_relaxed(&st->rx.bytes[XR_CARRIER_TCP], got - xr_load_relaxed(&st->rx.twice));
 }
 
 /* ---- eligibility ---------------------------------------------------------- */

@@ -2,6 +2,7 @@
 #ifndef XR_DIAG_H
 #define XR_DIAG_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/stats.h"
@@ -10,9 +11,11 @@
 struct xr_diag {
 	uint32_t inode;
 	uint32_t rqueue, wqueue; /* bytes unread, bytes unacknowledged */
+	bool counted;		 /* the kernel knows the following */
+	uint64_t written, read;	 /* bytes that programs ever gave to and took from the socket */
 };
 
-/* One exact look-up by inet_diag: 0, -ENOENT no such connection, or -errno. */
+/* One exact look-up by inet_diag: 0, -ENOENT no such connection, or -errno. Keeps a descriptor open. */
 int xr_diag_find(const struct xr_stats_addr *local, const struct xr_stats_addr *peer,
 		 struct xr_diag *out);
 

@@ -123,6 +123,8 @@ static int check_header(const struct xr_stats_header *h, size_t size, uint32_t *
 		(dst).rnr = xr_load_relaxed(&(src).rnr);                                           \
 		(dst).slots = xr_load_relaxed(&(src).slots);                                       \
 		(dst).credits = xr_load_relaxed(&(src).credits);                                   \
+		(dst).base = xr_load_relaxed(&(src).base);                                         \
+		(dst).twice = xr_load_relaxed(&(src).twice);                                       \
 	} while (0)
 
 /* One slot; false if it is free, or changes all the time (its writer died in a change). */

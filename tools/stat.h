@@ -35,6 +35,9 @@ int xr_stat_collect(const struct xr_stat_options *opt, struct xr_stat_set *set);
  */
 int xr_stat_add_listeners(const struct xr_stat_options *opt, struct xr_stat_set *set);
 
+/* Brings queues and bytes of open connections up to this moment: what a process last wrote is older. */
+int xr_stat_live(struct xr_stat_set *set);
+
 void xr_stat_release(struct xr_stat_set *set);
 
 /* A flow that the options ask to be listed. */

@@ -45,9 +45,22 @@ static int open_user_dir(int base, const char *name, uid_t *uid)
 
 static bool selected(const struct xr_stat_options *opt, const struct xr_segment *seg)
 {
-	if (seg->life == XR_SEGMENT_DEAD && !opt->dead)
-		return false;
-	return !opt->program || xr_glob(opt->program, seg->program);
+	return (!opt->pid || opt->pid == seg->pid) &&
+	       (!opt->program || xr_glob(opt->program, seg->program));
+}
+
+/* Lets go of what was not asked for. */
+static void select_asked(const struct xr_stat_options *opt, struct xr_stat_set *set)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < set->n; i++) {
+		if (selected(opt, &set->seg[i]))
+			set->seg[kept++] = set->seg[i];
+		else
+			xr_segment_free(&set->seg[i]);
+	}
+	set->n = kept;
 }
 
 /* What is surely dead is removed for its owner, and by root for all: daemons run no xr-stat. */
@@ -112,7 +125,7 @@ static int collect_dir(const struct xr_stat_options *opt, const char *dirname, i
 		int got;
 
 		sweep_bell(dirfd, de->d_name, uid);
-		if (xr_segment_name(de->d_name, &pid, &start) || (opt->pid && opt->pid != pid))
+		if (xr_segment_name(de->d_name, &pid, &start))
 			continue;
 		got = xr_segment_read(dirfd, de->d_name, &seg, &why);
 		if (got == -ENOENT) /* gone since readdir */
@@ -125,8 +138,11 @@ static int collect_dir(const struct xr_stat_options *opt, const char *dirname, i
 			continue;
 		}
 		if (got) {
-			complain(dirname, de->d_name, why);
-			set->errors++;
+			/* of others only the far ends of connections are of interest */
+			if (!opt->pid || opt->pid == pid) {
+				complain(dirname, de->d_name, why);
+				set->errors++;
+			}
 			continue;
 		}
 		/* only what is surely dead, surely ours, and was not asked for */
@@ -136,7 +152,7 @@ static int collect_dir(const struct xr_stat_options *opt, const char *dirname, i
 			complain(dirname, de->d_name, "claims another process");
 			set->errors++;
 			xr_segment_free(&seg);
-		} else if (!selected(opt, &seg)) {
+		} else if (seg.life == XR_SEGMENT_DEAD && !opt->dead) {
 			xr_segment_free(&seg);
 		} else {
 			snprintf(seg.file, sizeof(seg.file), "%s", de->d_name);
@@ -182,6 +198,9 @@ int xr_stat_collect(const struct xr_stat_options *opt, struct xr_stat_set *set)
 			unlinkat(dirfd(base), de->d_name, AT_REMOVEDIR);
 	}
 	closedir(base);
+	if (!err)
+		err = xr_stat_live(set);
+	select_asked(opt, set);
 	if (!err && opt->listeners)
 		err = xr_stat_add_listeners(opt, set);
 	if (set->n)

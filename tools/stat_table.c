@@ -10,7 +10,6 @@
 #include <time.h>
 
 #include "core/reason.h"
-#include "diag.h"
 #include "stat.h"
 
 #define COLUMNS 10
@@ -139,19 +138,11 @@ static void make_row(struct row *r, const struct xr_stat_options *opt, const str
 		     const struct xr_segment_flow *f)
 {
 	bool fabric = xr_segment_on_fabric(f);
-	uint64_t rq = f->rx.queue, sq = f->tx.queue;
 	char buf[CELL];
-	struct xr_diag d;
 
-	/* TCP's own queues are the kernel's to know; shown if it is still the same socket */
-	if (!fabric && f->id.inode && !xr_diag_find(&f->id.local, &f->id.peer, &d) &&
-	    d.inode == (uint32_t)f->id.inode) {
-		rq = d.rqueue;
-		sq = d.wqueue;
-	}
 	set(r, 0, "%s", xr_segment_state(f));
-	set(r, 1, "%" PRIu64, rq);
-	set(r, 2, "%" PRIu64, sq);
+	set(r, 1, "%" PRIu64, f->rx.queue);
+	set(r, 2, "%" PRIu64, f->tx.queue);
 	set(r, 3, "%s", xr_stat_addr(&f->id.local, opt->numeric, opt->resolve, buf, sizeof(buf)));
 	set(r, 4, "%s", xr_stat_addr(&f->id.peer, opt->numeric, opt->resolve, buf, sizeof(buf)));
 	set(r, 5, "%s", xr_segment_carrier(f));
