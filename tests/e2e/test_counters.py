@@ -35,7 +35,7 @@ def test_bytes_add_up(env):
     assert check(p)
     if env.mode == "both":
         p.upgrade()
-        assert p.is_shm()
+        assert p.is_up()
         check(p)
     p.turns(300, 500)
     check(p)
