@@ -232,15 +232,14 @@ static int channel_hello(struct xrdma_channel *ch, const struct xr_cm_event *ev,
 
 int xr_channel_connect(struct xrdma_context *ctx, const char *name, struct xrdma_channel **out)
 {
-	struct xr_addr addr = { .family = XR_AF_SHM };
+	struct xr_addr addr;
 	struct xrdma_channel *ch;
 	struct xr_hello hello;
 	uint32_t first;
 	int r;
 
-	if (!name || strlen(name) >= sizeof(addr.name))
+	if (!name || ctx->ops->address(name, &addr))
 		return -EINVAL;
-	memcpy(addr.name, name, strlen(name));
 	r = xr_random(&first, sizeof(first));
 	if (r < 0)
 		return r;
@@ -330,6 +329,7 @@ void xr_channel_event(struct xrdma_channel *ch, const struct xr_cm_event *ev)
 		xr_channel_fail(ch, ev->status ? ev->status : -ECONNRESET);
 		break;
 	case XR_CM_CONNECT_REQUEST:
+	case XR_CM_DEVICE:
 		break;
 	}
 }

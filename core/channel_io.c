@@ -368,7 +368,8 @@ static void ch_receive(struct xrdma_channel *ch, uint32_t i)
 	if (in->len < HDR)
 		goto nonsense;
 	memcpy(h, in->data, HDR);
-	if (h->version != XR_CHANNEL_VERSION || ch->close_seen || xr_window_acked(&ch->win, h->ack) < 0 ||
+	/* nothing follows a CLOSE but acks of what the other end still says */
+	if (h->version != XR_CHANNEL_VERSION || (ch->close_seen && h->type != XR_MSG_ACK) || xr_window_acked(&ch->win, h->ack) < 0 ||
 	    xr_window_ctl_acked(&ch->win, h->ctl))
 		goto nonsense;
 	if (h->flags & XR_MSG_ECE) {
@@ -384,7 +385,7 @@ static void ch_receive(struct xrdma_channel *ch, uint32_t i)
 		xr_window_ctl_receive(&ch->win);
 		ch->stats.control_received++;
 		ch->ctx->owing = 1;
-		ch->close_seen = h->type == XR_MSG_CLOSE;
+		ch->close_seen |= h->type == XR_MSG_CLOSE;
 		ch_repost(ch, i);
 		break;
 	case XR_MSG_EAGER:

@@ -18,7 +18,7 @@
 #include "shm_link.h"
 
 /* Variables with the prefix that are no settings. Those of the test suite start XRDMA_TEST_. */
-static const char *const env_reserved[] = {"XRDMA_CONF", "XRDMA_PRELOAD", "XRDMA_BUILD",
+static const char *const env_reserved[] = {"XRDMA_CONF", "XRDMA_PRELOAD", "XRDMA_BUILD", "XRDMA_MODULE_DIR",
 					   XR_CONFIG_TOLD};
 
 static const char *env_get(char *const *envp, const char *name)

@@ -51,6 +51,7 @@ int xr_context_create(struct xrdma_context **out, const char *device,
 		[XRDMA_OPT_FETCH_BYTES] = 64u << 20,
 	};
 	struct xrdma_context *ctx;
+	const char *what;
 	int r, i;
 
 	if (!cb)
@@ -63,18 +64,18 @@ int xr_context_create(struct xrdma_context **out, const char *device,
 	for (i = 0; i < XRDMA_OPT_COUNT; i++)
 		ctx->option[i] = preset[i];
 	r = -ENODEV;
-	ctx->ops = xr_fabric_find(device ? device : "shm");
+	ctx->ops = xr_fabric_find(device ? device : "shm", &what);
 	if (!ctx->ops)
 		goto free_context;
-	r = ctx->ops->open(&ctx->dev);
+	r = ctx->ops->open(what, &ctx->dev);
 	if (r)
 		goto free_context;
 	ctx->ops->query(ctx->dev, &ctx->caps);
 	/* where a probe needs the peer's CPU it proves nothing, and the device knows who died */
 	if (!ctx->caps.passive)
 		ctx->option[XRDMA_OPT_KEEPALIVE_MS] = ctx->option[XRDMA_OPT_KEEPALIVE_PROBES] = 0;
-	/* nor does a round trip say anything about a network then */
-	if (!ctx->caps.passive)
+	/* nor does a round trip say anything about a network then, or where the kernel plays the device */
+	if (!ctx->caps.passive || ctx->caps.software)
 		ctx->option[XRDMA_OPT_QUEUE_US] = 0;
 	xr_context_flow(ctx);
 	xr_qpcache_init(&ctx->qps, ctx->ops, ctx->dev, &ctx->caps, (uint32_t)ctx->option[XRDMA_OPT_QP_CACHE]);
@@ -189,6 +190,17 @@ static int context_complete(struct xrdma_context *ctx)
 	return n;
 }
 
+/* What its connections make of it they are told by themselves. */
+static void context_device(struct xrdma_context *ctx, int status)
+{
+	ctx->ops->query(ctx->dev, &ctx->caps);
+	if (status)
+		xr_warn("device %s: %s", ctx->caps.device, status == -ENETDOWN ? "its port went down" :
+			status == -EADDRNOTAVAIL ? "its address is gone" : "it is gone");
+	else
+		xr_info("device %s is there again", ctx->caps.device);
+}
+
 static int context_events(struct xrdma_context *ctx)
 {
 	struct xr_cm_event ev;
@@ -204,7 +216,9 @@ static int context_events(struct xrdma_context *ctx)
 		if (ev.type == XR_CM_DISCONNECTED)
 			while (context_complete(ctx) > 0)
 				;
-		if (ev.id->user)
+		if (ev.type == XR_CM_DEVICE)
+			context_device(ctx, ev.status);
+		else if (ev.id->user)
 			xr_channel_event(ev.id->user, &ev);
 	}
 	return n;

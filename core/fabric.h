@@ -105,6 +105,13 @@ struct xr_dev_caps {
 	uint8_t reuse;			/* 1: a queue pair that went to RESET may be used again */
 	uint32_t quarantine_us;		/* ... after so long (the TIMEWAIT of connection management) */
 	uint8_t zero_write;		/* 1: zero-byte WRITE is answered (0: keepalive takes a zero-byte SEND) */
+	uint8_t renumbers;		/* 1: a queue pair that went to RESET has another number */
+	uint8_t network;		/* 1: leads to other hosts; what follows is of such only */
+	uint8_t software;		/* 1: emulated by the kernel: slower than its TCP */
+	uint8_t port, up;		/* up: the port is, just now */
+	uint32_t mtu;
+	char device[64];		/* "mlx5_0", ... */
+	uint8_t gid[16];		/* the address that it goes by, 0 when it has none now */
 };
 
 /* --- memory -------------------------------------------------------------------- */
@@ -193,19 +200,26 @@ struct xr_qp_attr {
 	uint8_t rnr_retry;		/* 0: fail at once, 1..6: so many, 7: for ever */
 	uint32_t min_rnr_timer_us;	/* what this end asks a sender to wait before it retries */
 	uint8_t max_rd_atomic;		/* READs that this end has outstanding; 0: the device's maximum */
+	uint8_t tos;			/* a network: the traffic class of its packets, DSCP in the upper six bits */
+	uint32_t detect_ms;		/* a network: a peer that does not answer is given up about then; 0: 1000 */
 };
 
 /*
  * Addresses.  The shm device has a family of its own: a name of 1..64 characters
  * out of [A-Za-z0-9._-], known within one network namespace (it is the abstract
- * Unix name "xrdma." NAME).
+ * Unix name "xrdma." NAME).  A network has those of IP; address() reads what people write.
  */
 #define XR_AF_SHM	1
+#define XR_AF_INET	2
+#define XR_AF_INET6	10
 #define XR_ADDR_NAME	65
 
 struct xr_addr {
 	uint16_t family;
-	char name[XR_ADDR_NAME];
+	uint16_t port;			/* host order */
+	uint8_t ip[16];			/* IPv4: the first four */
+	uint8_t source[16];		/* connect: from where; 0: as the route says */
+	char name[XR_ADDR_NAME];	/* XR_AF_SHM */
 };
 
 enum xr_cm_type {
@@ -214,6 +228,12 @@ enum xr_cm_type {
 	XR_CM_REJECTED,		/* by the peer's program, or with status by its device */
 	XR_CM_UNREACHABLE,	/* nobody listens, or no answer in time */
 	XR_CM_DISCONNECTED,	/* once per established connection, whoever ended it */
+	/*
+	 * The device; id is NULL.  status -ENETDOWN: its port went down; -EADDRNOTAVAIL: its addresses
+	 * changed, and the one that caps name is gone; 0: neither any more; -ENODEV: it is gone for good,
+	 * whatever was made from it is dead and can only be destroyed.
+	 */
+	XR_CM_DEVICE,
 };
 
 struct xr_cm_event {
@@ -221,13 +241,14 @@ struct xr_cm_event {
 	struct xr_cm_id *id;
 	struct xr_cm_id *listener;	/* CONNECT_REQUEST: where it came in */
 	int status;			/* 0 or -errno */
+	struct xr_addr peer;		/* CONNECT_REQUEST over a network: who asks */
 	uint32_t len;
 	uint8_t data[256];		/* private data of the peer: untrusted */
 };
 
 struct xr_listen_attr {
 	uint32_t backlog;	/* connections that may wait for accept; 0: 64 */
-	uint8_t any_user;	/* 1: peers of every user id; 0: of the own one and of root */
+	uint8_t any_user;	/* 1: peers of every user id; 0: of the own one and of root; network: not looked at */
 };
 
 /* --- operations ------------------------------------------------------------------ */
@@ -235,8 +256,14 @@ struct xr_listen_attr {
 struct xr_fabric_ops {
 	const char *name;
 
-	/* ibv_open_device(3).  -ENOMEM, -EMFILE, -ENODEV. */
-	int (*open)(struct xr_dev **dev);
+	/*
+	 * ibv_open_device(3).  -ENOMEM, -EMFILE, -ENODEV.  what: shm knows but one, NULL.  A network: the
+	 * name of a device, an address of this host, or NULL for the best there is; -EADDRNOTAVAIL: it has no
+	 * address that others could reach; -EPROTONOSUPPORT: iWARP; -EACCES: not allowed to this process.
+	 */
+	int (*open)(const char *what, struct xr_dev **dev);
+	/* Reads an address: "NAME"; "10.9.0.1:7000", "[fd00::1]:7000", "*:7000".  -EINVAL. */
+	int (*address)(const char *text, struct xr_addr *addr);
 	/* Closes what is still connected, as the death of the process would.  -EBUSY. */
 	int (*close)(struct xr_dev *dev);
 	void (*query)(struct xr_dev *dev, struct xr_dev_caps *caps);
@@ -333,8 +360,30 @@ struct xr_fabric_ops {
 	int (*cm_fd)(struct xr_dev *dev);
 };
 
-/* The devices of this build by name ("shm"); NULL when there is none such. */
-const struct xr_fabric_ops *xr_fabric_find(const char *name);
+/*
+ * Devices by name: "shm", "verbs", each also with ":WHAT" for open() behind it (*what, when asked for).
+ * NULL when there is none such, or when its module cannot be loaded: errno says why, ENODEV (no such
+ * name, or built without), ENOENT (the module is not installed), ELIBACC (a library that it needs is not), EPROTO
+ * (it is of another version).  The first call for a module loads it.  Not for hooks.
+ */
+const struct xr_fabric_ops *xr_fabric_find(const char *name, const char **what);
+
+extern const struct xr_fabric_ops xr_fabric_shm __attribute__((visibility("hidden")));
+
+/*
+ * What a module exports, as "xr_fabric_module": its operations, or NULL for a host that is not of the same build.
+ * The module has logging of its own, set as that of the host.
+ */
+#define XR_FABRIC_ABI	1u
+
+struct xr_fabric_host {
+	uint32_t abi;
+	const char *version;
+	int log_threshold;
+	const char *log_file;
+};
+
+typedef const struct xr_fabric_ops *xr_fabric_module_fn(const struct xr_fabric_host *host);
 
 /* "success", "remote access error", ...; any number is allowed. */
 const char *xr_wc_status_name(unsigned int status);

@@ -39,17 +39,20 @@ static void dev_close_fds(struct shm_dev *d)
 			close(fd[i]);
 }
 
-static int shm_open(struct xr_dev **dev)
+static int shm_open(const char *what, struct xr_dev **dev)
 {
-	struct shm_dev *d = calloc(1, sizeof(*d));
+	struct shm_dev *d;
 	int r;
 
+	if (what)
+		return -ENODEV;
+	d = calloc(1, sizeof(*d));
 	if (!d)
 		return -ENOMEM;
 	d->cq_epoll = d->cq_event = d->cq_timer = d->cm_epoll = d->cm_event = d->cm_timer = -1;
 	d->key_free = SHM_KEY_NONE;
 	d->ev_tail = &d->ev_head;
-	d->dev.ops = xr_fabric_find("shm");
+	d->dev.ops = &xr_fabric_shm;
 	r = dev_fds(&d->cq_epoll, &d->cq_event, &d->cq_timer);
 	if (!r)
 		r = dev_fds(&d->cm_epoll, &d->cm_event, &d->cm_timer);
@@ -109,6 +112,7 @@ static void shm_query(struct xr_dev *dev, struct xr_dev_caps *caps)
 	caps->zero_write = 1;
 	/* with a new number, and what was sent to the old one finds nobody: no quarantine */
 	caps->reuse = 1;
+	caps->renumbers = 1;
 }
 
 /* --- completion queues ------------------------------------------------------------ */
@@ -386,9 +390,20 @@ static void shm_cq_event(struct xr_cq *cq)
 	}
 }
 
-static const struct xr_fabric_ops shm_ops = {
+static int shm_address(const char *text, struct xr_addr *addr)
+{
+	if (strlen(text) >= sizeof(addr->name))
+		return -EINVAL;
+	memset(addr, 0, sizeof(*addr));
+	addr->family = XR_AF_SHM;
+	memcpy(addr->name, text, strlen(text));
+	return 0;
+}
+
+const struct xr_fabric_ops xr_fabric_shm = {
 	.name = "shm",
 	.open = shm_open,
+	.address = shm_address,
 	.close = shm_close,
 	.query = shm_query,
 	.pd_alloc = shm_pd_alloc,
@@ -419,26 +434,3 @@ static const struct xr_fabric_ops shm_ops = {
 	.cm_get_event = shm_cm_get_event,
 	.cm_fd = shm_cm_fd,
 };
-
-const struct xr_fabric_ops *xr_fabric_find(const char *name)
-{
-	return strcmp(name, "shm") ? NULL : &shm_ops;
-}
-
-const char *xr_wc_status_name(unsigned int status)
-{
-	static const char *const name[XR_WC_STATUS_COUNT] = {
-		[XR_WC_SUCCESS] = "success",
-		[XR_WC_LOC_LEN_ERR] = "local length error",
-		[XR_WC_LOC_PROT_ERR] = "local protection error",
-		[XR_WC_WR_FLUSH_ERR] = "flushed",
-		[XR_WC_REM_INV_REQ_ERR] = "remote invalid request",
-		[XR_WC_REM_ACCESS_ERR] = "remote access error",
-		[XR_WC_REM_OP_ERR] = "remote operation error",
-		[XR_WC_RETRY_EXC_ERR] = "peer does not answer",
-		[XR_WC_RNR_RETRY_EXC_ERR] = "receiver not ready",
-		[XR_WC_FATAL_ERR] = "fatal error",
-	};
-
-	return status < XR_WC_STATUS_COUNT ? name[status] : "unknown status";
-}

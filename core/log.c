@@ -58,6 +58,11 @@ int xr_log_init(enum xr_log_level threshold, const char *file)
 	return 0;
 }
 
+const char *xr_log_path(void)
+{
+	return log_file;
+}
+
 uint64_t xr_log_lost(void)
 {
 	return xr_load_relaxed(&log_lost);

@@ -44,6 +44,9 @@ extern int xr_log_threshold __attribute__((visibility("hidden")));
  */
 int xr_log_init(enum xr_log_level threshold, const char *file);
 
+/* The file that takes the lines, "" for stderr. */
+const char *xr_log_path(void);
+
 /* Lines that could not be written since start; they are counted in the statistics too. */
 uint64_t xr_log_lost(void);
 

@@ -58,13 +58,12 @@ int xrdma_listen(struct xrdma_context *ctx, const char *name)
 {
 	/* requests are answered as they come, but a thousand may come between two rounds */
 	static const struct xr_listen_attr attr = { .backlog = 4096 };
-	struct xr_addr addr = { .family = XR_AF_SHM };
+	struct xr_addr addr;
 	struct xr_listener *l;
 	int r;
 
-	if (!name || strlen(name) >= sizeof(addr.name))
+	if (!name || ctx->ops->address(name, &addr))
 		return -EINVAL;
-	memcpy(addr.name, name, strlen(name));
 	l = calloc(1, sizeof(*l));
 	if (!l)
 		return -ENOMEM;

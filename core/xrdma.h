@@ -111,7 +111,7 @@ enum xrdma_option {
 	XRDMA_OPT_COPY,		/* 1: messages are delivered from memory of this end alone; 0..1, 0 */
 	/*
 	 * Microseconds of queue in the network that are aimed at, 0 (round trips say nothing)..1000000; 8, on
-	 * shm 0. It bounds what is under way beside the windows that peers grant.
+	 * shm and on devices that the kernel emulates 0. It bounds what is under way beside the windows that peers grant.
 	 */
 	XRDMA_OPT_QUEUE_US,
 	XRDMA_OPT_FETCH_BYTES,	/* what is READ at once, over all channels: 65536..2^31, 64 MiB */

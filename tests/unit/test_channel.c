@@ -10,7 +10,7 @@
 
 #include "core/channel.h"
 #include "ring_rig.h"
-#include "shm_rig.h"
+#include "fabric_rig.h"
 
 #define BIG (5u << 20)
 
@@ -83,22 +83,15 @@ static const struct xrdma_callbacks callbacks = {
 	.closed = on_closed,
 };
 
-static void new_name(void)
-{
-	struct xr_addr addr;
-
-	rig_address(&addr);
-	memcpy(name, addr.name, sizeof(name));
-}
 
 static int start(void **state)
 {
 	(void)state;
-	new_name();
+	rig_name(name);
 	memset(&a, 0, sizeof(a));
 	memset(&b, 0, sizeof(b));
-	return xrdma_context_create(&a.ctx, "shm", &callbacks, &a) ||
-	       xrdma_context_create(&b.ctx, NULL, &callbacks, &b) || xrdma_listen(a.ctx, name);
+	return xrdma_context_create(&a.ctx, rig_device(), &callbacks, &a) ||
+	       xrdma_context_create(&b.ctx, rig_device(), &callbacks, &b) || xrdma_listen(a.ctx, name);
 }
 
 static int stop(void **state)
@@ -287,7 +280,7 @@ static void the_peer_vanishes(void **state)
 static void nobody_listens(void **state)
 {
 	(void)state;
-	new_name();
+	rig_name(name);
 	assert_int_equal(xrdma_connect(b.ctx, "not/a name", &b.ch), -EINVAL);
 	assert_int_equal(xrdma_connect(b.ctx, name, &b.ch), 0);
 	wait_for(b.closed);
@@ -302,7 +295,7 @@ static void limits(void **state)
 
 	(void)state;
 	assert_int_equal(xrdma_context_create(&ctx, "none such", &callbacks, NULL), -ENODEV);
-	assert_int_equal(xrdma_context_create(&ctx, "shm", NULL, NULL), -EINVAL);
+	assert_int_equal(xrdma_context_create(&ctx, rig_device(), NULL, NULL), -EINVAL);
 	assert_int_equal(xrdma_listen(b.ctx, name), -EADDRINUSE);
 	assert_int_equal(xrdma_set_option(a.ctx, XRDMA_OPT_COUNT, 1), -EINVAL);
 	assert_int_equal(xrdma_set_option(a.ctx, XRDMA_OPT_WINDOW_MSGS, 1025), -EINVAL);
@@ -364,7 +357,7 @@ static struct end raw;
 static int raw_connect(const struct xr_hello *h, uint32_t len)
 {
 	uint64_t end = xr_now_ns() + 5000000000ull;
-	struct xr_addr addr = { .family = XR_AF_SHM };
+	struct xr_addr addr;
 	int i;
 
 	memset(&raw, 0, sizeof(raw));
@@ -372,7 +365,7 @@ static int raw_connect(const struct xr_hello *h, uint32_t len)
 	end_qp(&raw);
 	for (i = 0; i < 16; i++)
 		assert_int_equal(post_recv(&raw, 1, raw.mem + 65536 + i * 8192, 8192), 0);
-	memcpy(addr.name, name, sizeof(name));
+	assert_int_equal(raw.ops->address(name, &addr), 0);
 	assert_int_equal(raw.ops->cm_connect(raw.dev, &addr, raw.qp, h, len, &raw.id), 0);
 	while (!raw.events[XR_CM_ESTABLISHED] && !raw.events[XR_CM_REJECTED] && xr_now_ns() < end) {
 		turn();
@@ -487,5 +480,5 @@ int main(void)
 		cmocka_unit_test_setup_teardown(nonsense_in_messages, start, stop),
 	};
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return rig_run(tests);
 }

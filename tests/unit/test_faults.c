@@ -11,7 +11,7 @@
 #include "core/channel.h"
 #include "core/fabric_shm_fault.h"
 #include "ring_rig.h"
-#include "shm_rig.h"
+#include "fabric_rig.h"
 
 #define ONE_IN(n)	(XR_FAULT_ALWAYS / (n))
 #define LARGEST		200000u
@@ -64,15 +64,12 @@ static const struct xrdma_callbacks callbacks = {
 
 static int start(void **state)
 {
-	struct xr_addr addr;
-
 	(void)state;
-	rig_address(&addr);
-	memcpy(name, addr.name, sizeof(name));
+	rig_name(name);
 	memset(&a, 0, sizeof(a));
 	memset(&b, 0, sizeof(b));
-	return xrdma_context_create(&a.ctx, "shm", &callbacks, &a) ||
-	       xrdma_context_create(&b.ctx, NULL, &callbacks, &b) || xrdma_listen(a.ctx, name);
+	return xrdma_context_create(&a.ctx, rig_device(), &callbacks, &a) ||
+	       xrdma_context_create(&b.ctx, rig_device(), &callbacks, &b) || xrdma_listen(a.ctx, name);
 }
 
 static int stop(void **state)
@@ -529,5 +526,5 @@ int main(void)
 		cmocka_unit_test_setup_teardown(killed, start, stop),
 	};
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return rig_run(tests);
 }

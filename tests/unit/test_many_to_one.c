@@ -9,7 +9,7 @@
 #include "core/channel.h"
 #include "core/fabric_shm_fault.h"
 #include "ring_rig.h"
-#include "shm_rig.h"
+#include "fabric_rig.h"
 
 #define ONE_IN(n)	(XR_FAULT_ALWAYS / (n))
 #define MANY		256u
@@ -57,13 +57,10 @@ static const struct xrdma_callbacks callbacks = {
 
 static int start(void **state)
 {
-	struct xr_addr addr;
-
 	(void)state;
-	rig_address(&addr);
-	memcpy(name, addr.name, sizeof(name));
-	return xrdma_context_create(&a.ctx, "shm", &callbacks, &a) ||
-	       xrdma_context_create(&b.ctx, "shm", &callbacks, &b) || xrdma_listen(a.ctx, name);
+	rig_name(name);
+	return xrdma_context_create(&a.ctx, rig_device(), &callbacks, &a) ||
+	       xrdma_context_create(&b.ctx, rig_device(), &callbacks, &b) || xrdma_listen(a.ctx, name);
 }
 
 static int stop(void **state)
@@ -148,5 +145,5 @@ int main(void)
 		cmocka_unit_test_setup_teardown(many_to_one, start, stop),
 	};
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return rig_run(tests);
 }

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include "ring_rig.h"
 #include "child.h"
-#include "shm_rig.h"
+#include "fabric_rig.h"
 
 static struct end a, b;
 
@@ -255,6 +255,7 @@ static void a_window_is_not_for_others(void **state)
 	uint32_t key;
 
 	(void)state;
+	rig_shm_only();		/* test_verbs has one with two connections: only those can have windows */
 	start(7);
 	attr = b.attr;
 	assert_int_equal(b.ops->qp_create(b.dev, &attr, &q), 0);
@@ -318,7 +319,7 @@ static void a_message_larger_than_the_receive(void **state)
 		uint32_t n = len[i / 2];
 		int byref = i & 1;
 
-		if (byref && n <= XR_CHUNK)
+		if (byref && (n <= XR_CHUNK || rig_verbs()))
 			continue;
 		start(7);
 		memset(b.mem, 0x11, END_MEM);
@@ -326,7 +327,9 @@ static void a_message_larger_than_the_receive(void **state)
 		assert_int_equal(post_recv(&b, 8, b.mem, END_MEM), 0);
 		assert_int_equal(post_send(&a, 1, a.mem, n), 0);
 		until(&a, &b, a.nwc == 1 && b.nwc == 2);
-		check_wc(&a.wc[0], 1, XR_WR_SEND, XR_WC_REM_INV_REQ_ERR);
+		/* some devices make no difference */
+		check_wc(&a.wc[0], 1, XR_WR_SEND, rig_verbs() && a.wc[0].status == XR_WC_REM_OP_ERR ?
+			 XR_WC_REM_OP_ERR : XR_WC_REM_INV_REQ_ERR);
 		check_wc(&b.wc[0], 7, XR_WR_RECV, XR_WC_LOC_LEN_ERR);
 		check_wc(&b.wc[1], 8, XR_WR_RECV, XR_WC_WR_FLUSH_ERR);
 		assert_int_equal(b.mem[n - 1], 0x11);
@@ -455,6 +458,7 @@ static void what_was_sent_before_disconnect_arrives(void **state)
 	uint32_t i;
 
 	(void)state;
+	rig_shm_only();		/* a network knows only of what was acknowledged */
 	start(7);
 	for (i = 0; i < 50; i++)
 		assert_int_equal(post(&a, XR_WR_SEND, i, a.mem, 10000, XR_SEND_INLINE, 0, 0), 0);
@@ -499,8 +503,11 @@ static void death_of_a_peer(void **state)
 			while (!b.events[XR_CM_ESTABLISHED])
 				end_poll(&b);
 			for (i = 0; i < 20; i++)
-				if (post(&b, XR_WR_SEND, i, b.mem, 3000, XR_SEND_INLINE, 0, 0))
+				if (post(&b, XR_WR_SEND, i, b.mem, 3000, XR_SEND_SIGNALED, 0, 0))
 					_exit(2);
+			/* what a network has not acknowledged goes with it */
+			while (rig_verbs() && b.nwc < 20)
+				end_poll(&b);
 			kill(getpid(), SIGKILL);
 		}
 		until(&a, &a, a.events[XR_CM_CONNECT_REQUEST]);
@@ -513,7 +520,7 @@ static void death_of_a_peer(void **state)
 		t = xr_now_ns();
 		until(&a, &a, a.nwc == 25 && a.events[XR_CM_DISCONNECTED]);
 		assert_true(xr_now_ns() - t < 1000000000u);
-		assert_int_equal(a.ev.status, -ECONNRESET);
+		assert_int_equal(a.ev.status, rig_verbs() ? 0 : -ECONNRESET);
 		for (i = 0; i < 25; i++)
 			check_wc(&a.wc[i], i, XR_WR_RECV, i < 20 ? XR_WC_SUCCESS : XR_WC_WR_FLUSH_ERR);
 		assert_int_equal(end_close(&a), 0);
@@ -557,7 +564,8 @@ static void sends_to_a_dead_peer(void **state)
 	kill(pid, SIGKILL);
 	assert_int_equal(waitpid(pid, &st, 0), pid);
 	until(&a, &a, a.nwc == 2);
-	check_wc(&a.wc[0], 1, XR_WR_SEND, XR_WC_RETRY_EXC_ERR);
+	/* its kernel says goodbye for it */
+	check_wc(&a.wc[0], 1, XR_WR_SEND, rig_verbs() ? XR_WC_WR_FLUSH_ERR : XR_WC_RETRY_EXC_ERR);
 	check_wc(&a.wc[1], 2, XR_WR_READ, XR_WC_WR_FLUSH_ERR);
 	assert_int_equal(end_close(&a), 0);
 }
@@ -583,5 +591,5 @@ int main(void)
 		cmocka_unit_test(sends_to_a_dead_peer),
 	};
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return rig_run(tests);
 }

@@ -13,7 +13,7 @@
 #include "core/fabric_shm.h"
 #include "core/log.h"
 #include "ring_rig.h"
-#include "shm_rig.h"
+#include "fabric_rig.h"
 
 static struct end a, b;
 
@@ -499,5 +499,5 @@ int main(void)
 
 	/* what is refused is logged, and that is much */
 	xr_log_init(XR_LOG_NONE, NULL);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return rig_run(tests);
 }

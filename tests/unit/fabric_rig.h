@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Two ends of a connection over the shm device, driven by one thread or by two processes. */
-#ifndef SHM_RIG_H
-#define SHM_RIG_H
+/*
+ * Two ends of a connection, driven by one thread or by two processes.  Over the shm device, or over the one that
+ * XRDMA_TEST_FABRIC names: "verbs:10.9.0.1", a device that has this address and can talk to itself.
+ */
+#ifndef FABRIC_RIG_H
+#define FABRIC_RIG_H
 
 #include <errno.h>
 #include <poll.h>
@@ -10,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "core/fabric.h"
+#include "core/log.h"
 #include "core/mem.h"
 
 #define END_MEM	(4u << 20)
@@ -24,36 +28,96 @@ struct end {
 	struct xr_mr *mr;
 	uint8_t *mem;
 	struct xr_cm_event ev;		/* the last one */
-	uint32_t events[5];		/* how many of each type */
+	uint32_t events[6];		/* how many of each type */
 	struct xr_wc wc[512];		/* completions in the order they came */
 	uint32_t nwc;
 	struct xr_qp_attr attr;
+	struct xr_dev_caps caps;
 	uint32_t cqe;
 };
 
-static inline void rig_address(struct xr_addr *a)
+/* XRDMA_TEST_ONLY: a pattern that names of tests are to match; XRDMA_TEST_LOG: 0 to 4, what is logged. */
+#define rig_run(tests) \
+	(rig_log(), cmocka_set_test_filter(getenv("XRDMA_TEST_ONLY")), cmocka_run_group_tests(tests, NULL, NULL))
+
+static inline void rig_log(void)
+{
+	const char *level = getenv("XRDMA_TEST_LOG");
+
+	if (level)
+		xr_log_init((enum xr_log_level)atoi(level), NULL);
+}
+
+/* For xrdma_context_create(). */
+static inline const char *rig_device(void)
+{
+	const char *d = getenv("XRDMA_TEST_FABRIC");
+
+	return d && *d ? d : "shm";
+}
+
+/* 1: over a network. */
+static inline int rig_verbs(void)
+{
+	return !strncmp(rig_device(), "verbs", 5);
+}
+
+static inline const struct xr_fabric_ops *rig_ops(const char **what)
+{
+	const struct xr_fabric_ops *ops = xr_fabric_find(rig_device(), what);
+
+	if (!ops) {
+		fprintf(stderr, "no device %s: %s\n", rig_device(), strerror(errno));
+		abort();
+	}
+	return ops;
+}
+
+/* What no network does, or not so. */
+#define rig_shm_only()		\
+	do {			\
+		if (rig_verbs())	\
+			skip();		\
+	} while (0)
+
+/* An address that nobody else uses, as text. */
+static inline void rig_name(char name[XR_ADDR_NAME])
 {
 	static unsigned int n;
 
-	memset(a, 0, sizeof(*a));
-	a->family = XR_AF_SHM;
-	snprintf(a->name, sizeof(a->name), "test.%d.%u", (int)getpid(), n++);
+	memset(name, 0, XR_ADDR_NAME);
+	if (rig_verbs())
+		snprintf(name, XR_ADDR_NAME, "%.40s:%u", rig_device() + 6, 10000 + (unsigned int)getpid() % 500 * 100 + n++ % 100);
+	else
+		snprintf(name, XR_ADDR_NAME, "test.%d.%u", (int)getpid(), n++);
+}
+
+static inline void rig_address(struct xr_addr *a)
+{
+	char name[XR_ADDR_NAME];
+	const char *what;
+
+	rig_name(name);
+	if (rig_ops(&what)->address(name, a))
+		abort();
 }
 
 static inline void end_open(struct end *e)
 {
 	struct xr_qp_attr attr = e->attr;
 	uint32_t cqe = e->cqe ? e->cqe : 256;
+	const char *what;
 
 	memset(e, 0, sizeof(*e));
 	e->attr = attr;
 	e->cqe = cqe;
-	e->ops = xr_fabric_find("shm");
-	if (e->ops->open(&e->dev) || e->ops->pd_alloc(e->dev, &e->pd) ||
+	e->ops = rig_ops(&what);
+	if (e->ops->open(what, &e->dev) || e->ops->pd_alloc(e->dev, &e->pd) ||
 	    e->ops->cq_create(e->dev, cqe, &e->cq) ||
 	    e->ops->mr_alloc(e->pd, END_MEM, XR_ACCESS_LOCAL_WRITE | XR_ACCESS_REMOTE_READ |
 			     XR_ACCESS_REMOTE_WRITE, &e->mr))
 		abort();
+	e->ops->query(e->dev, &e->caps);
 	e->mem = e->mr->addr;
 	e->attr.pd = e->pd;
 	e->attr.send_cq = e->attr.recv_cq = e->cq;
@@ -93,9 +157,10 @@ static inline int end_poll(struct end *e)
 	int n = 0, k;
 
 	while (e->ops->cm_get_event(e->dev, &ev)) {
-		e->ev = ev;
 		e->events[ev.type]++;
 		n++;
+		if (ev.type != XR_CM_DEVICE)
+			e->ev = ev;
 	}
 	k = e->ops->cq_poll(e->cq, e->wc + e->nwc, (int)(512 - e->nwc > 32 ? 32 : 512 - e->nwc));
 	e->nwc += (uint32_t)k;
@@ -121,9 +186,10 @@ static inline int both_poll(struct end *a, struct end *b)
 /* Long enough for whatever must not happen. */
 static inline void settle(struct end *a, struct end *b)
 {
+	uint64_t end = xr_now_ns() + (rig_verbs() ? 20000000u : 0);
 	int i;
 
-	for (i = 0; i < 2000; i++)
+	for (i = 0; i < 2000 || xr_now_ns() < end; i++)
 		both_poll(a, b);
 }
 

@@ -1,0 +1,416 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Memory.  What a peer may read is opened with a window of type 2 that is bound to one queue pair: by a request
+ * in its send queue, so that it is open before a SEND that is posted behind it can tell of it.  Where a device has no
+ * such windows, a region of its own is registered for each: slower, and open to every peer that guesses its key.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include "fabric_verbs.h"
+#include "log.h"
+
+#define MR_ACCESS	(XR_ACCESS_LOCAL_WRITE | XR_ACCESS_REMOTE_WRITE | XR_ACCESS_REMOTE_READ)
+
+int v_pd_alloc(struct xr_dev *dev, struct xr_pd **pd)
+{
+	struct v_dev *d = v_dev(dev);
+	struct v_pd *p;
+
+	if (!d->ctx)
+		return -ENODEV;
+	p = calloc(1, sizeof(*p));
+	if (!p)
+		return -ENOMEM;
+	p->ib = ibv_alloc_pd(d->ctx);
+	if (!p->ib) {
+		int r = v_null();
+
+		free(p);
+		return r;
+	}
+	p->pd.dev = dev;
+	p->next = d->pds;
+	d->pds = p;
+	*pd = &p->pd;
+	return 0;
+}
+
+static void pd_spare_free(struct v_pd *p)
+{
+	while (p->spare) {
+		struct v_window *w = p->spare;
+
+		p->spare = w->next;
+		ibv_dealloc_mw(w->mw);
+		free(w);
+	}
+}
+
+int v_pd_free(struct xr_pd *pd)
+{
+	struct v_pd *p = v_pd(pd), **pp = &v_dev(pd->dev)->pds;
+
+	if (p->refs)
+		return -EBUSY;
+	pd_spare_free(p);
+	while (*pp != p)
+		pp = &(*pp)->next;
+	*pp = p->next;
+	if (p->ib)
+		ibv_dealloc_pd(p->ib);
+	free(p);
+	return 0;
+}
+
+void v_pd_die(struct v_dev *d)
+{
+	struct v_pd *p;
+
+	for (p = d->pds; p; p = p->next) {
+		pd_spare_free(p);
+		ibv_dealloc_pd(p->ib);
+		p->ib = NULL;
+	}
+}
+
+/* --- regions ------------------------------------------------------------------------------ */
+
+static unsigned int mr_flags(uint32_t access)
+{
+	return (access & (XR_ACCESS_LOCAL_WRITE | XR_ACCESS_REMOTE_WRITE) ? IBV_ACCESS_LOCAL_WRITE : 0) |
+	       (access & XR_ACCESS_REMOTE_WRITE ? IBV_ACCESS_REMOTE_WRITE : 0) |
+	       (access & XR_ACCESS_REMOTE_READ ? IBV_ACCESS_REMOTE_READ : 0);
+}
+
+/* "Out of memory" that is none: what may be locked is used up. */
+static void mr_memlock(size_t len)
+{
+	struct rlimit l;
+
+	if (!getrlimit(RLIMIT_MEMLOCK, &l) && l.rlim_cur != RLIM_INFINITY)
+		xr_warn("%zu bytes cannot be registered: RLIMIT_MEMLOCK is %llu", len,
+			(unsigned long long)l.rlim_cur);
+}
+
+static int mr_new(struct xr_pd *pd, void *addr, size_t len, uint32_t access, int owned, struct xr_mr **mr)
+{
+	struct v_dev *d = v_dev(pd->dev);
+	struct v_mr *m;
+	int r;
+
+	if (!d->ctx)
+		return -ENODEV;
+	m = calloc(1, sizeof(*m));
+	if (!m)
+		return -ENOMEM;
+	m->ib = ibv_reg_mr(v_pd(pd)->ib, addr, len, (int)(mr_flags(access) | (d->windows ? IBV_ACCESS_MW_BIND : 0)));
+	if (!m->ib) {
+		r = v_null();
+		if (r == -ENOMEM)
+			mr_memlock(len);
+		free(m);
+		return r;
+	}
+	if (access & XR_ACCESS_REMOTE_WRITE)
+		access |= XR_ACCESS_LOCAL_WRITE;
+	m->mr.pd = pd;
+	m->mr.addr = addr;
+	m->mr.len = len;
+	m->mr.lkey = m->ib->lkey;
+	m->mr.rkey = access & (XR_ACCESS_REMOTE_READ | XR_ACCESS_REMOTE_WRITE) ? m->ib->rkey : 0;
+	m->access = access;
+	m->owned = (uint8_t)owned;
+	m->next = d->mrs;
+	d->mrs = m;
+	v_pd(pd)->refs++;
+	*mr = &m->mr;
+	return 0;
+}
+
+int v_mr_reg(struct xr_pd *pd, void *addr, size_t len, uint32_t access, struct xr_mr **mr)
+{
+	if (!len || !addr || (access & ~MR_ACCESS) || (uintptr_t)addr + len < len)
+		return -EINVAL;
+	return mr_new(pd, addr, len, access, 0, mr);
+}
+
+int v_mr_alloc(struct xr_pd *pd, size_t len, uint32_t access, struct xr_mr **mr)
+{
+	void *p;
+	int fd, r;
+
+	if (!len || (access & ~MR_ACCESS))
+		return -EINVAL;
+	len = XR_ALIGN(len, (size_t)4096);
+	/* shared: a child that is forked sees it, and no page of it is ever copied away from the device */
+	fd = memfd_create("xrdma-pool", MFD_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	r = ftruncate(fd, (off_t)len) ? -errno : 0;
+	p = r ? MAP_FAILED : mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	if (p == MAP_FAILED)
+		return r ? r : -ENOMEM;
+	r = mr_new(pd, p, len, access, 1, mr);
+	if (r)
+		munmap(p, len);
+	else if (ibv_is_fork_initialized() == IBV_FORK_ENABLED)
+		madvise(p, len, MADV_DOFORK);
+	return r;
+}
+
+/* The last of it: the hardware knows no window of it any more. */
+static void mr_end(struct v_mr *m)
+{
+	struct v_dev *d = v_dev(m->mr.pd->dev);
+	struct v_mr **pp = &d->mrs;
+	int r = m->ib ? v_errno(ibv_dereg_mr(m->ib)) : 0;
+
+	if (r)
+		xr_error("memory cannot be given back: error %d", -r);
+	while (*pp != m)
+		pp = &(*pp)->next;
+	*pp = m->next;
+	pp = &d->keys[(m->mr.lkey >> 8) % XR_ARRAY_LEN(d->keys)];
+	if (*pp == m)
+		*pp = NULL;
+	v_pd(m->mr.pd)->refs--;
+	free(m);
+}
+
+int v_mr_dereg(struct xr_mr *mr)
+{
+	struct v_mr *m = container_of(mr, struct v_mr, mr);
+
+	if (m->windows)
+		return -EBUSY;
+	/* the device holds the pages themselves, as long as it has to */
+	if (m->owned)
+		munmap(mr->addr, mr->len);
+	m->over = 1;
+	if (!m->closing)
+		mr_end(m);
+	return 0;
+}
+
+int v_key_bad(struct v_dev *d, const struct xr_sge *sge, int write)
+{
+	struct v_mr **slot = &d->keys[(sge->lkey >> 8) % XR_ARRAY_LEN(d->keys)], *m = *slot;
+	size_t off;
+
+	if (!m || m->mr.lkey != sge->lkey) {
+		for (m = d->mrs; m && m->mr.lkey != sge->lkey; m = m->next)
+			;
+		if (!m)
+			return sge->len != 0;
+		*slot = m;
+	}
+	off = (size_t)((uint8_t *)sge->addr - (uint8_t *)m->mr.addr);
+	return m->over || off > m->mr.len || sge->len > m->mr.len - off || (write && !(m->access & XR_ACCESS_LOCAL_WRITE));
+}
+
+void v_mr_die(struct v_dev *d)
+{
+	struct v_mr *m, *next;
+
+	for (m = d->mrs; m; m = next) {
+		next = m->next;
+		ibv_dereg_mr(m->ib);
+		m->ib = NULL;
+		if (m->over)
+			mr_end(m);
+	}
+}
+
+/* --- windows ------------------------------------------------------------------------------ */
+
+static struct v_window *window_get(struct v_qp *q)
+{
+	struct v_pd *p = v_pd(q->qp.pd);
+	struct v_window *w = p->spare;
+
+	if (w) {
+		p->spare = w->next;
+	} else {
+		w = calloc(1, sizeof(*w));
+		if (!w)
+			return NULL;
+		if (v_dev(q->qp.dev)->windows) {
+			w->mw = ibv_alloc_mw(p->ib, IBV_MW_TYPE_2);
+			if (!w->mw) {
+				free(w);
+				return NULL;
+			}
+		}
+	}
+	w->qp = q;
+	w->closing = w->due = 0;
+	return w;
+}
+
+/* It is in no list. */
+static void window_put(struct v_pd *p, struct v_window *w, int usable)
+{
+	/* a window before what it lies in */
+	if (w->mw && !usable) {
+		ibv_dealloc_mw(w->mw);
+		w->mw = NULL;
+	}
+	if (w->region)
+		ibv_dereg_mr(w->region);
+	w->region = NULL;
+	if (w->mw) {
+		w->next = p->spare;
+		p->spare = w;
+		return;
+	}
+	free(w);
+}
+
+static void window_unlink(struct v_qp *q, struct v_window *w)
+{
+	struct v_window **pp = &q->windows;
+
+	while (*pp != w)
+		pp = &(*pp)->next;
+	*pp = w->next;
+}
+
+static int window_bind(struct v_qp *q, struct v_window *w, struct v_mr *m, void *addr, size_t len, uint32_t access)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_BIND_MW };
+	unsigned int flags = mr_flags(access);
+	int r;
+
+	if (w->mw)
+		flags = (flags & IBV_ACCESS_LOCAL_WRITE) | IBV_ACCESS_MW_BIND;
+	if (!w->mw || v_dev(q->qp.dev)->quirk->loose_window) {
+		w->region = ibv_reg_mr(v_pd(q->qp.pd)->ib, addr, len, (int)flags);
+		if (!w->region)
+			return v_null();
+	}
+	if (!w->mw) {
+		w->rkey = w->region->rkey;
+		return 0;
+	}
+	/* each life of a window has a key of its own */
+	w->rkey = ibv_inc_rkey(w->mw->rkey);
+	wr.bind_mw.mw = w->mw;
+	wr.bind_mw.rkey = w->rkey;
+	wr.bind_mw.bind_info.mr = w->region ? w->region : m->ib;
+	wr.bind_mw.bind_info.addr = (uintptr_t)addr;
+	wr.bind_mw.bind_info.length = len;
+	wr.bind_mw.bind_info.mw_access_flags = mr_flags(access) & ~(unsigned int)IBV_ACCESS_LOCAL_WRITE;
+	r = v_post_window(q, w, &wr, V_OP_BIND);
+	if (!r)
+		w->mw->rkey = w->rkey;
+	return r;
+}
+
+int v_mw_bind(struct xr_qp *qp, struct xr_mr *mr, void *addr, size_t len, uint32_t access, uint32_t *rkey)
+{
+	struct v_mr *m = container_of(mr, struct v_mr, mr);
+	size_t off = (size_t)((uint8_t *)addr - (uint8_t *)mr->addr);
+	struct v_qp *q = v_qp(qp);
+	struct v_window *w;
+	int r;
+
+	if (!len || off > mr->len || len > mr->len - off || mr->pd != qp->pd || !access ||
+	    (access & ~(XR_ACCESS_REMOTE_READ | XR_ACCESS_REMOTE_WRITE)))
+		return -EINVAL;
+	if ((access & XR_ACCESS_REMOTE_WRITE) && !(m->access & XR_ACCESS_LOCAL_WRITE))
+		return -EINVAL;
+	if (qp->state != XR_QPS_RTS)
+		return -EINVAL;
+	w = window_get(q);
+	if (!w)
+		return -ENOMEM;
+	r = window_bind(q, w, m, addr, len, access);
+	if (r) {
+		window_put(v_pd(qp->pd), w, 1);
+		return r;
+	}
+	w->mr = m;
+	w->next = q->windows;
+	q->windows = w;
+	m->windows++;
+	*rkey = w->rkey;
+	return 0;
+}
+
+void v_window_closed(struct v_qp *q, struct v_window *w)
+{
+	struct v_mr *m = w->mr;
+
+	window_unlink(q, w);
+	window_put(v_pd(q->qp.pd), w, 1);
+	if (!--m->closing && m->over)
+		mr_end(m);
+}
+
+static void window_close(struct v_qp *q, struct v_window *w)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = w->rkey };
+
+	if (!w->mw) {
+		v_window_closed(q, w);
+		return;
+	}
+	w->due = v_post_window(q, w, &wr, V_OP_CLOSE) != 0;
+	q->due += w->due;
+}
+
+void v_mw_invalidate(struct xr_qp *qp, uint32_t rkey)
+{
+	struct v_qp *q = v_qp(qp);
+	struct v_window *w;
+
+	for (w = q->windows; w && (w->rkey != rkey || w->closing); w = w->next)
+		;
+	if (!w)
+		return;
+	w->closing = 1;
+	w->mr->windows--;
+	w->mr->closing++;
+	window_close(q, w);
+}
+
+void v_windows_due(struct v_qp *q)
+{
+	struct v_window *w;
+
+	for (w = q->windows; w && q->due; w = w->next) {
+		if (!w->due)
+			continue;
+		q->due--;
+		window_close(q, w);
+		if (w->due)
+			return;
+	}
+}
+
+void v_windows_drop(struct v_qp *q)
+{
+	uint32_t i;
+
+	/* what is still to complete is not to find them */
+	for (i = q->sq_done; i != q->sq_head; i++)
+		q->sq[i & q->sq_mask].window = NULL;
+	q->due = 0;
+	while (q->windows) {
+		struct v_window *w = q->windows;
+		struct v_mr *m = w->mr;
+
+		q->windows = w->next;
+		if (w->closing)
+			m->closing--;
+		else
+			m->windows--;
+		window_put(v_pd(q->qp.pd), w, 0);
+		if (!m->closing && m->over)
+			mr_end(m);
+	}
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Posting.  A request that the user wants no word of still takes a place until the hardware tells of a later
+ * one, so every so often it is made to.  What is posted in ERR is flushed here and never shown to the
+ * hardware: not every device takes it.
+ */
+#include "atomic.h"
+#include "fabric_verbs.h"
+
+static uint64_t post_id(const struct v_qp *q, uint32_t pos, uint64_t recv)
+{
+	return (uint64_t)q->index << 48 | (uint64_t)q->life << 33 | recv << 32 | pos;
+}
+
+static int post_error(int r)
+{
+	r = v_errno(r);
+	return r == -ENOMEM ? -EAGAIN : r;	/* a full queue, in words of the library */
+}
+
+static int post_hw(struct v_qp *q, struct ibv_send_wr *wr, struct v_swr *s)
+{
+	struct ibv_send_wr *bad;
+	int r;
+
+	if (!s->signaled && ++q->quiet >= (q->attr.sq_depth + 1) / 2)
+		s->signaled = 1;
+	wr->wr_id = post_id(q, q->sq_head, 0);
+	if (s->signaled)
+		wr->send_flags |= IBV_SEND_SIGNALED;
+	r = post_error(ibv_post_send(q->ib, wr, &bad));
+	if (r)
+		return r;
+	if (s->signaled)
+		q->quiet = 0;
+	q->sq_hw = ++q->sq_head;
+	return 0;
+}
+
+int v_post_window(struct v_qp *q, struct v_window *w, struct ibv_send_wr *wr, uint8_t op)
+{
+	struct v_swr *s = &q->sq[q->sq_head & q->sq_mask];
+
+	/* places that are left to the user's own requests */
+	if (q->sq_head - q->sq_done + (q->attr.sq_depth - q->out) >= q->sq_depth)
+		return -EAGAIN;
+	if (q->qp.state != XR_QPS_RTS)
+		return -EINVAL;
+	*s = (struct v_swr){ .op = op, .window = w, .signaled = op == V_OP_CLOSE };
+	return post_hw(q, wr, s);
+}
+
+static const enum ibv_wr_opcode opcode[] = {
+	[XR_WR_SEND] = IBV_WR_SEND,
+	[XR_WR_SEND_IMM] = IBV_WR_SEND_WITH_IMM,
+	[XR_WR_WRITE] = IBV_WR_RDMA_WRITE,
+	[XR_WR_WRITE_IMM] = IBV_WR_RDMA_WRITE_WITH_IMM,
+	[XR_WR_READ] = IBV_WR_RDMA_READ,
+};
+
+int v_post_send(struct xr_qp *qp, const struct xr_send_wr *x)
+{
+	struct v_qp *q = v_qp(qp);
+	struct v_swr *s = &q->sq[q->sq_head & q->sq_mask];
+	struct ibv_send_wr wr = { .num_sge = (int)x->nsge };
+	struct ibv_sge sge[V_MAX_SGE];
+	uint64_t len = 0;
+	uint32_t i, n = 0;
+
+	if (xr_unlikely(qp->state != XR_QPS_RTS && qp->state != XR_QPS_ERR))
+		return -EINVAL;
+	if (xr_unlikely(x->op > XR_WR_READ || x->nsge > V_MAX_SGE ||
+			(x->op == XR_WR_READ && (x->flags & XR_SEND_INLINE))))
+		return -EINVAL;
+	for (i = 0; i < x->nsge; i++) {
+		len += x->sge[i].len;
+		/* an empty piece would have its key looked at, or mean 2 GiB */
+		if (x->sge[i].len)
+			sge[n++] = (struct ibv_sge){ (uintptr_t)x->sge[i].addr, x->sge[i].len, x->sge[i].lkey };
+	}
+	if (xr_unlikely(len > ((x->flags & XR_SEND_INLINE) ? v_dev(qp->dev)->max_inline : 1u << 30)))
+		return -EMSGSIZE;
+	if (xr_unlikely(q->out >= q->attr.sq_depth || q->sq_head - q->sq_done >= q->sq_depth)) {
+		q->refused = 1;
+		return -EAGAIN;
+	}
+	*s = (struct v_swr){ .wr_id = x->wr_id, .len = (uint32_t)len, .op = (uint8_t)x->op };
+	s->report = s->signaled = q->attr.sig_all || (x->flags & XR_SEND_SIGNALED);
+	if (v_dev(qp->dev)->quirk->silent && !(x->flags & XR_SEND_INLINE))
+		for (i = 0; i < x->nsge; i++)
+			s->bad |= (uint8_t)v_key_bad(v_dev(qp->dev), &x->sge[i], x->op == XR_WR_READ);
+	q->out++;
+	if (xr_unlikely(qp->state == XR_QPS_ERR)) {
+		q->sq_head++;
+		v_flush_rest(q);
+		return 0;
+	}
+	wr.sg_list = sge;
+	wr.num_sge = (int)n;
+	wr.opcode = opcode[x->op];
+	if ((x->flags & XR_SEND_INLINE) && len)
+		wr.send_flags |= IBV_SEND_INLINE;
+	if (x->flags & XR_SEND_FENCE)
+		wr.send_flags |= IBV_SEND_FENCE;
+	wr.imm_data = htobe32(x->imm);
+	wr.wr.rdma.remote_addr = x->raddr;
+	wr.wr.rdma.rkey = x->rkey;
+	i = (uint32_t)post_hw(q, &wr, s);
+	if (xr_unlikely(i))
+		q->out--;
+	return (int)i;
+}
+
+int v_post_recv_hw(struct v_qp *q, uint32_t pos)
+{
+	const struct v_rwr *w = &q->rq[pos & q->rq_mask];
+	struct ibv_sge sge = { (uintptr_t)w->addr, w->len, w->lkey };
+	struct ibv_recv_wr wr = { .wr_id = post_id(q, pos, 1), .sg_list = &sge, .num_sge = w->len != 0 }, *bad;
+
+	return post_error(ibv_post_recv(q->ib, &wr, &bad));
+}
+
+int v_post_recv(struct xr_qp *qp, const struct xr_recv_wr *x)
+{
+	struct v_qp *q = v_qp(qp);
+	struct v_rwr *w = &q->rq[q->rq_head & q->rq_mask];
+	int r;
+
+	if (xr_unlikely(qp->state == XR_QPS_RESET || (!x->sge.addr && x->sge.len)))
+		return -EINVAL;
+	if (xr_unlikely(q->rq_head - q->rq_done >= q->attr.rq_depth))
+		return -EAGAIN;
+	*w = (struct v_rwr){ .wr_id = x->wr_id, .addr = x->sge.addr, .len = x->sge.len, .lkey = x->sge.lkey };
+	if (v_dev(qp->dev)->quirk->silent)
+		w->bad = (uint8_t)v_key_bad(v_dev(qp->dev), &x->sge, 1);
+	if (xr_unlikely(qp->state == XR_QPS_ERR)) {
+		q->rq_head++;
+		v_flush_rest(q);
+		return 0;
+	}
+	r = v_post_recv_hw(q, q->rq_head);
+	if (!r)
+		q->rq_hw = ++q->rq_head;
+	return r;
+}
+
+/* There is no receive by reference: the memory was the user's all the time. */
+void v_recv_release(struct xr_qp *qp, uint32_t ref)
+{
+	(void)qp;
+	(void)ref;
+}
