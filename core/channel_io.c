@@ -369,7 +369,8 @@ static void ch_receive(struct xrdma_channel *ch, uint32_t i)
 		goto nonsense;
 	memcpy(h, in->data, HDR);
 	/* nothing follows a CLOSE but acks of what the other end still says */
-	if (h->version != XR_CHANNEL_VERSION || (ch->close_seen && h->type != XR_MSG_ACK) || xr_window_acked(&ch->win, h->ack) < 0 ||
+	if (h->version != XR_CHANNEL_VERSION || (ch->close_seen && h->type != XR_MSG_ACK) ||
+	    xr_window_acked(&ch->win, h->ack) < 0 ||
 	    xr_window_ctl_acked(&ch->win, h->ctl))
 		goto nonsense;
 	if (h->flags & XR_MSG_ECE) {

@@ -97,7 +97,7 @@ struct v_cq {
 	uint8_t armed;
 };
 
-enum { V_OP_BIND = 64, V_OP_CLOSE };	/* beside XR_WR_*: requests of our own */
+enum { V_OP_BIND = 64, V_OP_CLOSE, V_OP_LAST };	/* beside XR_WR_*: requests of our own */
 
 struct v_swr {
 	uint64_t wr_id;
@@ -349,6 +349,8 @@ uint32_t v_quarantine_us(const struct v_dev *d);
 int v_post_send(struct xr_qp *qp, const struct xr_send_wr *wr);
 int v_post_recv(struct xr_qp *qp, const struct xr_recv_wr *wr);
 void v_recv_release(struct xr_qp *qp, uint32_t ref);
+/* In ERR: sees to it that the end of all that the hardware has will be known. */
+int v_post_last(struct v_qp *q);
 /* Shows the hardware receive `pos`. */
 int v_post_recv_hw(struct v_qp *q, uint32_t pos);
 /* A request of our own, V_OP_*. */

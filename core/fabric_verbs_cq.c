@@ -204,6 +204,15 @@ static int send_end(struct v_qp *q, enum xr_wc_status status, struct xr_wc *out)
 	return 1;
 }
 
+/* The hardware went to ERR and gives no reason: one of these may be it. */
+static enum xr_wc_status send_reason(const struct v_qp *q, uint32_t pos)
+{
+	for (; pos != q->sq_hw; pos++)
+		if (q->sq[pos & q->sq_mask].bad)
+			return XR_WC_LOC_PROT_ERR;
+	return XR_WC_WR_FLUSH_ERR;
+}
+
 static int take_send(struct v_cq *c, struct v_qp *q, uint32_t pos, enum xr_wc_status status, struct xr_wc *out)
 {
 	struct v_dev *d = v_dev(c->cq.dev);
@@ -229,8 +238,8 @@ static int take_send(struct v_cq *c, struct v_qp *q, uint32_t pos, enum xr_wc_st
 	if (status != XR_WC_SUCCESS) {
 		const struct v_swr *s = &q->sq[pos & q->sq_mask];
 
-		if (status == XR_WC_WR_FLUSH_ERR && s->bad && q->qp.state != XR_QPS_ERR)
-			status = XR_WC_LOC_PROT_ERR;
+		if (status == XR_WC_WR_FLUSH_ERR && q->qp.state != XR_QPS_ERR)
+			status = send_reason(q, pos);
 		/* one of our own that failed: the user is told with the next of his */
 		if (s->op >= V_OP_BIND && !q->err && status != XR_WC_WR_FLUSH_ERR)
 			q->err = (uint8_t)status;
@@ -286,7 +295,8 @@ static int take_recv(struct v_cq *c, struct v_qp *q, uint32_t pos, const struct 
 static int cq_take(struct v_cq *c, const struct ibv_wc *w, struct xr_wc *out)
 {
 	struct v_dev *d = v_dev(c->cq.dev);
-	uint32_t index = (uint32_t)(w->wr_id >> 48), life = (uint32_t)(w->wr_id >> 33) & 0x7fff, pos = (uint32_t)w->wr_id;
+	uint32_t index = (uint32_t)(w->wr_id >> 48), life = (uint32_t)(w->wr_id >> 33) & 0x7fff;
+	uint32_t pos = (uint32_t)w->wr_id;
 	struct v_qp *q = index < d->qp_room ? d->qps[index] : NULL;
 	int r;
 

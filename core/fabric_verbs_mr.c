@@ -209,7 +209,8 @@ int v_key_bad(struct v_dev *d, const struct xr_sge *sge, int write)
 		*slot = m;
 	}
 	off = (size_t)((uint8_t *)sge->addr - (uint8_t *)m->mr.addr);
-	return m->over || off > m->mr.len || sge->len > m->mr.len - off || (write && !(m->access & XR_ACCESS_LOCAL_WRITE));
+	return m->over || off > m->mr.len || sge->len > m->mr.len - off ||
+	       (write && !(m->access & XR_ACCESS_LOCAL_WRITE));
 }
 
 void v_mr_die(struct v_dev *d)

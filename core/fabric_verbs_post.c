@@ -50,6 +50,18 @@ int v_post_window(struct v_qp *q, struct v_window *w, struct ibv_send_wr *wr, ui
 	return post_hw(q, wr, s);
 }
 
+/* What ended well and was to be silent about it shows by what is flushed behind it. */
+int v_post_last(struct v_qp *q)
+{
+	struct v_swr *s = &q->sq[q->sq_head & q->sq_mask];
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
+
+	if (q->sq_hw == q->sq_done || q->sq[(q->sq_hw - 1) & q->sq_mask].signaled)
+		return 0;
+	*s = (struct v_swr){ .op = V_OP_LAST, .signaled = 1 };
+	return post_hw(q, &wr, s);
+}
+
 static const enum ibv_wr_opcode opcode[] = {
 	[XR_WR_SEND] = IBV_WR_SEND,
 	[XR_WR_SEND_IMM] = IBV_WR_SEND_WITH_IMM,

@@ -49,7 +49,7 @@ static int qp_hardware(struct v_dev *d, struct v_qp *q)
 
 	a.send_cq = v_cq(q->qp.send_cq)->ib;
 	a.recv_cq = v_cq(q->qp.recv_cq)->ib;
-	a.cap = (struct ibv_qp_cap){ .max_send_wr = q->sq_depth, .max_recv_wr = q->attr.rq_depth,
+	a.cap = (struct ibv_qp_cap){ .max_send_wr = q->sq_depth + 1, .max_recv_wr = q->attr.rq_depth,
 				     .max_send_sge = V_MAX_SGE, .max_recv_sge = 1,
 				     .max_inline_data = d->max_inline };
 	q->ib = ibv_create_qp(v_pd(q->qp.pd)->ib, &a);
@@ -78,9 +78,9 @@ int v_qp_create(struct xr_dev *dev, const struct xr_qp_attr *attr, struct xr_qp 
 	if (!q)
 		return -ENOMEM;
 	q->attr = *attr;
-	/* and places for the windows */
+	/* and places for the windows; in hardware one more, see v_post_last() */
 	q->sq_depth = attr->sq_depth + attr->sq_depth / 2 + 16;
-	q->sq_mask = v_pow2(q->sq_depth) - 1;
+	q->sq_mask = v_pow2(q->sq_depth + 1) - 1;
 	q->rq_mask = v_pow2(attr->rq_depth) - 1;
 	q->sq = calloc((size_t)q->sq_mask + 1, sizeof(*q->sq));
 	q->rq = calloc((size_t)q->rq_mask + 1, sizeof(*q->rq));
@@ -92,7 +92,7 @@ int v_qp_create(struct xr_dev *dev, const struct xr_qp_attr *attr, struct xr_qp 
 	q->qp.send_cq = attr->send_cq;
 	q->qp.recv_cq = attr->recv_cq;
 	q->qp.state = XR_QPS_RESET;
-	r = v_cq_reserve(v_cq(attr->send_cq), q->sq_depth);
+	r = v_cq_reserve(v_cq(attr->send_cq), q->sq_depth + 1);
 	if (r)
 		goto free_qp;
 	r = v_cq_reserve(v_cq(attr->recv_cq), attr->rq_depth);
@@ -112,7 +112,7 @@ int v_qp_create(struct xr_dev *dev, const struct xr_qp_attr *attr, struct xr_qp 
 unreserve:
 	v_cq(attr->recv_cq)->reserved -= attr->rq_depth;
 unreserve_send:
-	v_cq(attr->send_cq)->reserved -= q->sq_depth;
+	v_cq(attr->send_cq)->reserved -= q->sq_depth + 1;
 free_qp:
 	free(q->sq);
 	free(q->rq);
@@ -149,7 +149,7 @@ int v_qp_destroy(struct xr_qp *qp)
 	d->qps[q->index] = NULL;
 	v_cq_forget(v_cq(qp->send_cq), qp);
 	v_cq_forget(v_cq(qp->recv_cq), qp);
-	v_cq(qp->send_cq)->reserved -= q->sq_depth;
+	v_cq(qp->send_cq)->reserved -= q->sq_depth + 1;
 	v_cq(qp->recv_cq)->reserved -= q->attr.rq_depth;
 	v_cq(qp->send_cq)->refs--;
 	v_cq(qp->recv_cq)->refs--;
@@ -175,7 +175,7 @@ void v_qp_fail(struct v_qp *q, enum xr_wc_status status)
 	q->flushing = !q->out;
 	if (!q->err)
 		q->err = (uint8_t)status;
-	if (was != XR_QPS_RESET && (!q->ib || ibv_modify_qp(q->ib, &a, IBV_QP_STATE)))
+	if (was != XR_QPS_RESET && (!q->ib || ibv_modify_qp(q->ib, &a, IBV_QP_STATE) || v_post_last(q)))
 		v_flush(q);
 	v_windows_drop(q);
 	if (q->id)
@@ -320,7 +320,10 @@ int v_qp_connect(struct v_qp *q)
 
 	if (!q->ib)
 		return -ENODEV;
-	/* where the request was taken back meanwhile, this is what shows it; InfiniBand may have put the connection into another partition */
+	/*
+	 * Where the request was taken back meanwhile, this is what shows it.  InfiniBand may have put the connection
+	 * into another partition.
+	 */
 	r = v_errno(rdma_init_qp_attr(q->id->cm, &a, &mask));
 	if (!r && a.pkey_index)
 		r = qp_init(q, a.pkey_index);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Messages over RDMA queue pairs; within a host over the shm device, which needs no hardware.
+ * Messages over RDMA queue pairs; within a host over the shm device, which needs no hardware, between
+ * hosts over verbs, where the module libxrdma-verbs.so and what it needs are installed.
  *
  * Every function that can fail returns 0 or a count, else -errno (a negative value of
  * <errno.h>); errno itself is not touched.  Outputs are set on success only.
@@ -89,8 +90,10 @@ struct xrdma_callbacks {
 };
 
 /*
- * Opens a device ("shm", or NULL for the default) with all that one thread needs. callbacks is copied.
- * -ENODEV: no such device; -EINVAL; -ENOMEM, -EMFILE. Any thread.
+ * Opens a device with all that one thread needs. "shm" or NULL is the one within a host; "verbs" is the best RDMA
+ * device there is, "verbs:NAME" the one of this name, "verbs:ADDRESS" the one that has this IP address. callbacks
+ * is copied. -ENODEV: no such device, or no module for it; -EADDRNOTAVAIL: it has no address that others could
+ * reach; -EACCES: not allowed; -EPROTONOSUPPORT: iWARP; -EINVAL; -ENOMEM, -EMFILE. Any thread.
  */
 int xrdma_context_create(struct xrdma_context **ctx, const char *device,
 			 const struct xrdma_callbacks *callbacks, void *arg);
@@ -111,7 +114,8 @@ enum xrdma_option {
 	XRDMA_OPT_COPY,		/* 1: messages are delivered from memory of this end alone; 0..1, 0 */
 	/*
 	 * Microseconds of queue in the network that are aimed at, 0 (round trips say nothing)..1000000; 8, on
-	 * shm and on devices that the kernel emulates 0. It bounds what is under way beside the windows that peers grant.
+	 * shm and on devices that the kernel emulates 0. It bounds what is under way beside the windows that
+	 * peers grant.
 	 */
 	XRDMA_OPT_QUEUE_US,
 	XRDMA_OPT_FETCH_BYTES,	/* what is READ at once, over all channels: 65536..2^31, 64 MiB */
@@ -129,8 +133,9 @@ int xrdma_set_option(struct xrdma_context *ctx, enum xrdma_option option, uint64
 
 /*
  * Accepts channels on a name: 1..64 characters out of [A-Za-z0-9._-], known within the network
- * namespace, open to processes of the same user and of root. Until the context is destroyed.
- * -EADDRINUSE, -EINVAL, -ENOMEM. The context's thread.
+ * namespace, open to processes of the same user and of root; over verbs on "ADDRESS:PORT", "[IPV6]:PORT" or
+ * "*:PORT", open to whoever can reach it. Until the context is destroyed. -EADDRINUSE, -EADDRNOTAVAIL,
+ * -EINVAL, -ENOMEM. The context's thread.
  */
 int xrdma_listen(struct xrdma_context *ctx, const char *name);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Sends one text and prints what comes back: echo-client NAME TEXT. */
+/* Sends one text and prints what comes back: echo-client NAME TEXT [DEVICE]. */
 #include <stdio.h>
 #include <string.h>
 #include <xrdma.h>
@@ -29,7 +29,7 @@ int main(int argc, char **argv)
 	struct xrdma_context *ctx;
 	struct xrdma_channel *ch;
 
-	if (argc != 3 || xrdma_context_create(&ctx, NULL, &callbacks, argv[2]) || xrdma_connect(ctx, argv[1], &ch))
+	if (argc < 3 || xrdma_context_create(&ctx, argv[3], &callbacks, argv[2]) || xrdma_connect(ctx, argv[1], &ch))
 		return 1;
 	while (*argv[2])
 		xrdma_polling(ctx);

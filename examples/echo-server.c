@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Sends every message back: echo-server NAME. */
+/* Sends every message back: echo-server NAME [DEVICE]; over a network: echo-server 10.9.0.1:7000 verbs. */
 #include <poll.h>
 #include <xrdma.h>
 
@@ -14,7 +14,7 @@ int main(int argc, char **argv)
 	struct xrdma_callbacks callbacks = { .message = message };
 	struct xrdma_context *ctx;
 
-	if (argc != 2 || xrdma_context_create(&ctx, NULL, &callbacks, NULL) || xrdma_listen(ctx, argv[1]))
+	if (argc < 2 || xrdma_context_create(&ctx, argv[2], &callbacks, NULL) || xrdma_listen(ctx, argv[1]))
 		return 1;
 	for (;;) {
 		struct pollfd p = { .fd = xrdma_get_event_fd(ctx), .events = POLLIN };

@@ -4,7 +4,8 @@
 # The caller sets $top, the source tree. Nothing is ever written into it.
 
 # Without these nothing can be built or tested.
-PACKAGES_BUILD=(autoconf automake gcc libc6-dev libcmocka-dev libjansson-dev libtool make pkg-config)
+PACKAGES_BUILD=(autoconf automake gcc libc6-dev libcmocka-dev libibverbs-dev libjansson-dev librdmacm-dev libtool make
+	pkg-config)
 PACKAGES_TEST=(mandoc python3 python3-pytest python3-pytest-timeout python3-pytest-xdist)
 # Programs that tests drive; a test whose program is missing is skipped and counted as such.
 PACKAGES_APPS=(apache2-utils curl iperf3 memcached netcat-openbsd nginx nodejs openssh-client

@@ -87,7 +87,8 @@ static inline void rig_name(char name[XR_ADDR_NAME])
 
 	memset(name, 0, XR_ADDR_NAME);
 	if (rig_verbs())
-		snprintf(name, XR_ADDR_NAME, "%.40s:%u", rig_device() + 6, 10000 + (unsigned int)getpid() % 500 * 100 + n++ % 100);
+		snprintf(name, XR_ADDR_NAME, "%.40s:%u", rig_device() + 6,
+			 10000 + (unsigned int)getpid() % 500 * 100 + n++ % 100);
 	else
 		snprintf(name, XR_ADDR_NAME, "test.%d.%u", (int)getpid(), n++);
 }

@@ -499,5 +499,5 @@ int main(void)
 
 	/* what is refused is logged, and that is much */
 	xr_log_init(XR_LOG_NONE, NULL);
-	return rig_run(tests);
+	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -252,6 +252,9 @@ static void the_first_error_says_why(void **state)
 		struct xr_send_wr wr = { .wr_id = i, .op = XR_WR_SEND, .flags = XR_SEND_SIGNALED, .sge = &sge,
 					 .nsge = 1 };
 
+		/* a network knows of those before when they were acknowledged */
+		if (rig_verbs() && i == 2)
+			until(&x, &y, y.nwc == 2);
 		assert_int_equal(y.ops->post_send(y.qp, &wr), 0);
 	}
 	until(&x, &y, y.nwc == 5);
