@@ -120,6 +120,7 @@ struct xr_shm_dir {
 	/* written by the receiver, read by the sender after each publication */
 	_Atomic uint64_t arm __attribute__((aligned(XR_PAIRLINE)));
 	_Atomic uint32_t ready;		/* the receiver can take over this direction */
+	_Atomic uint32_t room;		/* its socket buffer, if its program bounded it; else 0 */
 	/* written by the sender, read by the receiver after each consumption */
 	_Atomic uint64_t tx_arm __attribute__((aligned(XR_PAIRLINE)));	/* threshold slot:32 | gen:16 | waiter:16 */
 	_Atomic uint32_t state;		/* XR_DIR_*, of the sender's end */

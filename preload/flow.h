@@ -402,6 +402,14 @@ void xr_upgrade_abort(struct xr_flow *f, int fd, enum xr_reason why);
 /* Leaves a fabric for good after a failed upgrade: retreat, and say so to the peer. */
 void xr_flow_give_back(struct xr_flow *f, int fd, enum xr_reason why);
 
+/*
+ * Socket buffers that the program bounded (flow_room.c).  rx: says so to the sender, rx_lock held or
+ * the direction not yet READY; tx: bounds the window, tx_lock held; changed: the program did it now.
+ */
+void xr_flow_room_rx(struct xr_flow *f, int fd);
+void xr_flow_room_tx(struct xr_flow *f, int fd);
+void xr_flow_room_changed(struct xr_flow *f, int fd);
+
 /* ---- coming back after a retreat (flow_return.c) --------------------------- */
 
 /* 1: a flow that is on TCP for this reason may go to a fabric again. */

@@ -151,6 +151,12 @@ static void option_note(struct xr_flow *f, int fd, int name, const void *val)
 			break;
 		f->rcvlowat = (uint32_t)low;
 		break;
+	case SO_SNDBUF:
+	case SO_RCVBUF:
+	case SO_SNDBUFFORCE:
+	case SO_RCVBUFFORCE:
+		xr_flow_room_changed(f, fd);
+		break;
 	default:
 		break;
 	}

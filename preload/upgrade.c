@@ -228,6 +228,7 @@ static int up_start(struct xr_upgrade *u, int fd, uint32_t *waiter)
 		return r;
 	xr_flow_wake(f);	/* who sleeps till the socket takes more */
 	xr_debug("descriptor %d: sends over shm to process %d", fd, f->link->peer_pid);
+	xr_flow_room_tx(f, fd);
 	xr_shm_tx_armed(&f->tx, waiter);
 	if (f->st) {
 		xr_stats_gauge(&f->st->tx.window, f->tx.inflight_max);
@@ -553,6 +554,7 @@ void xr_upgrade_step(struct xr_flow *f, int fd)
 		if (!r) {
 			/* they arm for the ring before the peer may write there, or find it there */
 			xr_flow_wake(f);
+			xr_flow_room_rx(f, fd);
 			xr_shm_rx_ready(&f->rx);
 		} else {
 			/* an armed EPOLLONESHOT fires sooner or later */
