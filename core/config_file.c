@@ -11,6 +11,26 @@ static const char *const rule_keys[] = {"program", "role", "address", "port", "a
 static const char *const role_names = "any|client|server";
 static const char *const action_names = "auto|tcp|shm";
 
+/* A pattern that could match no program is a mistake. */
+static int rule_program(struct xr_rule *rule, const char *value, const struct xr_warner *w)
+{
+	size_t len = strlen(value);
+
+	if (len >= sizeof(rule->program)) {
+		xr_config_warn(w, "program: longer than %d characters", (int)sizeof(rule->program) - 1);
+	} else if (!len) {
+		xr_config_warn(w, "program: no name; all programs are 'any'");
+	} else if (len > 1 && strchr("'\"", value[0]) && value[len - 1] == value[0]) {
+		xr_config_warn(w, "program: %.64s: quotes are not taken off, leave them out", value);
+	} else if (strchr(value, '/') && !strchr("/*?[\\", value[0])) {
+		xr_config_warn(w, "program: '%.64s' is neither a file name nor an absolute path", value);
+	} else {
+		strcpy(rule->program, strcmp(value, "any") ? value : "");
+		return 0;
+	}
+	return -EINVAL;
+}
+
 /* One line of a [rule]. */
 static void rule_line(struct xr_rule *rule, const char *key, char *value, const struct xr_warner *w)
 {
@@ -18,12 +38,7 @@ static void rule_line(struct xr_rule *rule, const char *key, char *value, const 
 	int n;
 
 	if (!strcmp(key, "program")) {
-		if (strlen(value) >= sizeof(rule->program)) {
-			xr_config_warn(w, "program: longer than %d characters", (int)sizeof(rule->program) - 1);
-			rule->broken = 1;
-			return;
-		}
-		strcpy(rule->program, strcmp(value, "any") ? value : "");
+		rule->broken |= rule_program(rule, value, w) < 0;
 	} else if (!strcmp(key, "role")) {
 		n = xr_config_enum("role", role_names, value, w);
 		rule->role = (uint8_t)(n < 0 ? 0 : n);
@@ -65,9 +80,14 @@ static void rule_line(struct xr_rule *rule, const char *key, char *value, const 
 			rule->n_addr++;
 		}
 	} else {
+		int id = xr_config_key_find(key);
+
 		near = xr_config_nearest(key, rule_keys, 5);
 		rule->broken = 1;
-		if (near)
+		if (id >= 0)
+			xr_config_warn(w, "%s belongs in [%s], not [rule]", xr_config_keys[id].name,
+				       xr_config_keys[id].section);
+		else if (near)
 			xr_config_warn(w, "unknown key '%.64s' in [rule]; did you mean '%s'?", key, near);
 		else
 			xr_config_warn(w, "unknown key '%.64s' in [rule]", key);
@@ -123,9 +143,10 @@ static void section_line(struct parser *p, char *line)
 	if (!p->section) {
 		near = xr_config_nearest(line, sections, sizeof(sections) / sizeof(sections[0]));
 		if (near)
-			xr_config_warn(&p->w, "unknown section [%.64s]; did you mean [%s]?", line, near);
+			xr_config_warn(&p->w, "unknown section [%.64s], which is passed over; did you mean [%s]?",
+				       line, near);
 		else
-			xr_config_warn(&p->w, "unknown section [%.64s]", line);
+			xr_config_warn(&p->w, "unknown section [%.64s], which is passed over", line);
 	} else if (!strcmp(p->section, "rule")) {
 		if (cfg->n_rules == XR_CONFIG_RULES) {
 			xr_config_warn(&p->w, "more than %d rules: this one is ignored", XR_CONFIG_RULES);
@@ -185,6 +206,11 @@ static void text_line(struct parser *p, char *line)
 	if (!p->section)
 		return; /* warned about where the section began */
 	id = xr_config_key_find(line);
+	for (size_t i = 0; id < 0 && i < sizeof(rule_keys) / sizeof(rule_keys[0]); i++)
+		if (!strcmp(line, rule_keys[i])) {
+			xr_config_warn(&p->w, "%s belongs in [rule], not [%s]", line, p->section);
+			return;
+		}
 	if (id >= 0 && strcmp(xr_config_keys[id].section, p->section))
 		xr_config_warn(&p->w, "%s belongs in [%s], not [%s]", xr_config_keys[id].name,
 		     xr_config_keys[id].section, p->section);

@@ -37,8 +37,9 @@
 	  "Lines are appended to this file; when empty, or when it cannot be written, they go to " \
 	  "standard error, as long as that is the one that the program was started with.")         \
 	X(limits, max_flows, MAX_FLOWS, INT, "64K", 0, 1048576, NULL, "N",                         \
-	  "connections of one process on a fabric at once",                                        \
-	  "Further connections stay on TCP with the reason limit-flows.")                          \
+	  "connections of one process that may leave TCP, at once",                                \
+	  "Sockets count from the moment they are made. Further connections stay on TCP with the " \
+	  "reason limit-flows; xr-stat counts them and cannot list them.")                         \
 	X(limits, max_memory, MAX_MEMORY, SIZE, "1G", 0, 1ull << 46, NULL, "SIZE",                 \
 	  "shared memory that one process may use",                                                \
 	  "The budget of all segments that this process creates. When it is used up, further "     \

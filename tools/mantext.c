@@ -11,6 +11,7 @@
 #include "core/stats.h"
 #include "preload/hooks.def"
 #include "settings.h"
+#include "stat_info.h"
 
 /* Text as mdoc: sentences start lines, and nothing in it is taken for a macro. */
 static void text(const char *s)
@@ -132,6 +133,17 @@ static void counters(void)
 	puts(".El");
 }
 
+static void info(void)
+{
+	puts(".Bl -tag -width Ds");
+#define ROW(name, form, what)                                                                      \
+	puts(".It Cm " name ": Ns Ar " form);                                                        \
+	sentence(what);
+	XR_INFO_TABLE(ROW)
+#undef ROW
+	puts(".El");
+}
+
 struct call {
 	const char *name, *carried, *kept;
 };
@@ -192,6 +204,7 @@ int xr_man_text(const char *part)
 		     {"environment", environment},
 		     {"reasons", reasons},
 		     {"counters", counters},
+		     {"info", info},
 		     {"calls", calls}};
 
 	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {

@@ -4,7 +4,7 @@
 
 /*
  * Prints a part of the man pages from the tables of the source, as mdoc(7): "settings"
- * (xrdma.conf), "options" (xrdma-run), "reasons", "counters", "calls" and "environment" (xrdma).
+ * (xrdma.conf), "options" (xrdma-run), "reasons", "counters", "calls" and "environment" (xrdma), "info" (xr-stat).
  * man/sync puts them into the pages. 0 or -ENOENT.
  */
 int xr_man_text(const char *part);

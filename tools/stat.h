@@ -12,7 +12,7 @@ struct xr_stat_options {
 	bool all, listeners, numeric, process, totals, info, json, prometheus, dead, resolve;
 	bool retreat, back; /* the operator's request */
 	double watch; /* seconds; 0 once */
-	double wait;  /* seconds that a request may take */
+	double wait;  /* seconds that --retreat may take; 0 not given */
 	int fd;	      /* -1 any */
 	pid_t pid;    /* 0 any */
 	const char *program; /* glob or NULL */

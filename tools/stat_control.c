@@ -153,6 +153,9 @@ int xr_stat_control(const struct xr_stat_options *opt)
 		fprintf(stderr, "xr-stat: no such process under xrdma in %s\n", opt->base);
 		return 1;
 	}
+	/* what went wrong was said, and nothing was done */
+	if (!t.processes)
+		return 1;
 	if (!opt->retreat)
 		printf("%u connection%s of %u process%s may leave TCP\n", t.flows,
 		       t.flows == 1 ? "" : "s", t.processes, t.processes == 1 ? "" : "es");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* xr-stat's output for programs: JSON and the Prometheus text format. */
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -196,8 +197,10 @@ void xr_stat_print_prometheus(FILE *out, const struct xr_stat_set *set)
 		bool gauge = xr_segment_is_gauge((enum xr_stat)i);
 		const char *total = gauge ? "" : "_total";
 
-		fprintf(out, "# HELP xrdma_%s%s %s.\n# TYPE xrdma_%s%s %s\n", name, total, help[i],
-			name, total, gauge ? "gauge" : "counter");
+		/* the phrases of the table as sentences */
+		fprintf(out, "# HELP xrdma_%s%s %c%s.\n# TYPE xrdma_%s%s %s\n", name, total,
+			toupper((unsigned char)help[i][0]), help[i] + 1, name, total,
+			gauge ? "gauge" : "counter");
 		for (size_t s = 0; s < set->n; s++) {
 			fprintf(out, "xrdma_%s%s", name, total);
 			labels(out, &set->seg[s]);

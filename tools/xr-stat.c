@@ -145,6 +145,14 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 			argp_error(state, "--retreat and --return exclude each other");
 		if (opt->fd >= 0 && (!opt->pid || !(opt->retreat || opt->back)))
 			argp_error(state, "--fd goes with --pid and --retreat or --return");
+		if (opt->json && opt->prometheus)
+			argp_error(state, "--json and --prometheus exclude each other");
+		if ((opt->json || opt->prometheus || opt->watch > 0) && (opt->retreat || opt->back))
+			argp_error(state, "--retreat and --return print one line, and once");
+		if (opt->wait > 0 && !opt->retreat)
+			argp_error(state, "--wait goes with --retreat");
+		if (!(opt->wait > 0))
+			opt->wait = 5;
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -236,7 +244,7 @@ static void where_to_look(void *arg, const char *where, unsigned int line, const
 int main(int argc, char **argv)
 {
 	static struct xr_config cfg;
-	struct xr_stat_options opt = {.fd = -1, .wait = 5};
+	struct xr_stat_options opt = {.fd = -1};
 	const struct argp argp = {.options = options, .parser = parse, .doc = doc};
 	struct timespec pause;
 	bool screen;

@@ -109,3 +109,22 @@ def test_a_relative_configuration_file_is_found_from_elsewhere(run, tmp_path):
     p = subprocess.run([tool, "--config=none.conf", "true"], text=True, capture_output=True, check=True,
                        cwd=tmp_path, env=clean_env(tmp_path))
     assert p.stderr == "xrdma: %s/none.conf: not read: does not exist\n" % tmp_path
+
+
+@pytest.mark.parametrize("line, why", [
+    ('program = "redis*"', 'program: "redis*": quotes are not taken off, leave them out'),
+    ("program = 'redis'", "program: 'redis': quotes are not taken off, leave them out"),
+    ("program = bin/redis", "program: 'bin/redis' is neither a file name nor an absolute path"),
+    ("program = ./redis", "program: './redis' is neither a file name nor an absolute path"),
+    ("program =", "program: no name; all programs are 'any'"),
+    ("spin = 1us", "spin belongs in [thresholds], not [rule]")])
+def test_rules_that_could_match_nothing_are_told(run, line, why):
+    run.conf.write_text("[rule]\naction = tcp\n%s\n" % line)
+    assert run("true").stderr == ("xrdma: {0}:3: {1}\nxrdma: {0}:1: this [rule] is ignored because of its mistakes\n"
+                                  .format(run.conf, why))
+
+
+def test_patterns_that_can_match_are_fine(run):
+    run.conf.write_text("".join("[rule]\naction = tcp\nprogram = %s\n" % p for p in (
+        "any", "redis*", "/usr/bin/redis", "*/redis", "?bin/x", "[ab]/x", "a'b", "it's")))
+    assert run("true").stderr == ""

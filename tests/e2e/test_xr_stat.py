@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from harness import find, prog
+from harness import SOURCE, find, prog
 
 
 class Publisher:
@@ -275,3 +275,28 @@ def test_watch_goes_on(publish, tmp_path):
                 break
         assert p.poll() is None
         p.terminate()
+
+
+def test_requests_that_make_no_sense_are_refused(stat, publish):
+    p = publish()
+    for bad, why in ((["-j", "--prometheus"], "--json and --prometheus exclude each other"),
+                     (["--retreat", "-j"], "print one line"), (["--wait=1"], "--wait goes with --retreat")):
+        assert why in stat(*bad, status=2).stderr, bad
+    got = stat("--retreat", "--pid=%d" % p.pid, "--fd=99", status=1)
+    assert (got.stdout, got.stderr) == ("", "xr-stat: process %d: no connection with that descriptor\n" % p.pid)
+
+
+def test_each_field_of_the_inner_state_is_explained(stat, publish):
+    publish()
+    with open(os.path.join(SOURCE, "man", "xr-stat.1"), encoding="utf-8") as f:
+        page = f.read()
+    named = re.findall(r"^\.It Cm (\w+): ", page.split("info-begin")[1].split("info-end")[0], re.M)
+    shown = [w.split(":")[0] for w in stat("-ni").stdout.splitlines()[2].split()]
+    assert len(shown) > 12 and [n for n in named if n in shown] == shown
+    assert set(named) - set(shown) <= {"role", "peer_pid", "upgraded", "last_reason"}
+
+
+def test_help_texts_are_sentences(stat, publish):
+    publish()
+    for line in stat("--prometheus").stdout.splitlines():
+        assert not line.startswith("# HELP") or re.fullmatch(r"# HELP \w+ [A-Z].*[^.]\.", line), line

@@ -152,8 +152,12 @@ static void mistakes_are_told_with_a_suggestion(void **state)
 		"t.conf:2: unknown key 'max_flow'; did you mean 'max_flows'?\n");
 	mistake("zzzzzz = 1\n", "t.conf:1: unknown key 'zzzzzz'\n");
 	mistake("[limts]\nmax_flows = 3\n",
-		"t.conf:1: unknown section [limts]; did you mean [limits]?\n");
-	mistake("[qqqqqqqqqqq]\n", "t.conf:1: unknown section [qqqqqqqqqqq]\n");
+		"t.conf:1: unknown section [limts], which is passed over; did you mean [limits]?\n");
+	mistake("[rule]\nspin = 1us\naction = tcp\n",
+		"t.conf:2: spin belongs in [thresholds], not [rule]\n"
+		"t.conf:1: this [rule] is ignored because of its mistakes\n");
+	mistake("[limits]\nprogram = x\n", "t.conf:2: program belongs in [rule], not [limits]\n");
+	mistake("[qqqqqqqqqqq]\n", "t.conf:1: unknown section [qqqqqqqqqqq], which is passed over\n");
 	mistake("[limits\nmax_flows = 3\n", "t.conf:1: '[limits' lacks its ]\n");
 	mistake("fabric = smh\n",
 		"t.conf:1: fabric: 'smh' is none of auto|shm|none; did you mean 'shm'?\n");
