@@ -18,9 +18,10 @@ static void leaves_now(int fd, int fin)
 {
 	struct tcp_info info;
 	socklen_t len = sizeof(info);
-	int i, n = 0;
+	uint64_t end = now_us() + 200000;
+	int n = 0;
 
-	for (i = 0; i < 1000; i++) {
+	while (now_us() < end) {
 		if (raw(SYS_ioctl, fd, SIOCOUTQNSD, (long)&n, 0, 0))
 			return;
 		if (!n && !fin)

@@ -201,6 +201,12 @@ static int step_recv(struct model *m, const struct op *o)
 		/* what PEEK with WAITALL does when a part is there is a busy loop of the kernel's */
 		if (flags & MSG_PEEK && (flags & MSG_WAITALL || e->avail))
 			return 0;
+		/*
+		 * What it takes at once counts no more for SO_RCVLOWAT in the kernel, which then
+		 * wakes it only when as much again has come.
+		 */
+		if (e->lowat > 1 && e->avail)
+			return 0;
 		if (m->thread[o->side][o->thread])
 			return 0;
 		m->thread[o->side][o->thread] = THREAD_READS;
