@@ -131,6 +131,7 @@ struct xr_epoll {
 	/* pacing, racy by design: */
 	_Atomic uint32_t quiet;		/* looks at the kernel in a row that found nothing */
 	_Atomic uint32_t kernel_first;	/* maxevents 1: whose turn it is */
+	_Atomic uint32_t stands;	/* the last look at the kernel found something, which may stand */
 	_Atomic uint64_t looked;	/* cycle count of the last look at the kernel */
 	int epfd;			/* one of the program's descriptors */
 	int outer, inner, kick;		/* ours; -1 until the first flow attaches */

@@ -221,13 +221,14 @@ static int wait_look(struct ep_wait *w, const sigset_t *sigmask)
 	w->kernel_done |= r > 0;
 	xr_store_relaxed(&ep->looked, xr_cycles());
 	xr_store_relaxed(&ep->quiet, r > 0 || w->token_seen ? 0 : xr_load_relaxed(&ep->quiet) + 1);
+	xr_store_relaxed(&ep->stands, r > 0);
 	w->token_seen |= seen;
 	return r;
 }
 
 static int wait_due(const struct xr_epoll *ep)
 {
-	return xr_cycles() - xr_load_relaxed(&ep->looked) >
+	return xr_load_relaxed(&ep->stands) || xr_cycles() - xr_load_relaxed(&ep->looked) >
 	       (xr_load_relaxed(&ep->quiet) > QUIET_LOOKS ? LOOK_QUIET : LOOK_BUSY);
 }
 
@@ -294,6 +295,7 @@ static int wait_sleep(struct ep_wait *w)
 		xr_spin_slept(&ep->spin, xr_now_ns() - then);
 		w->n = wait_strip(w, w->evs, r);
 		w->kernel_done = w->n > 0;
+		xr_store_relaxed(&ep->stands, w->n > 0);
 		return 1;
 	}
 	w->n = r;

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from shell import EV_IN, EV_ONESHOT, WAITALL
+from shell import EV_EXCLUSIVE, EV_IN, EV_ONESHOT, WAITALL
 import harness
 import shell
 
@@ -151,3 +151,74 @@ def test_threads_open_and_close(pair):
     for m in more:
         assert m.result(20).ret > 0
     pair.turns()
+
+
+def test_accept_by_many_threads(pair):
+    """Each connection is given to one of those that sleep in accept."""
+    n = 8
+    waiting = [pair.server.bg("accept", pair.lfd, 0) for _ in range(n)]
+    pair.server.asleep()
+    fds, ends = [], []
+    for _ in range(n):
+        fd = pair.client.ok("socket", pair.family, socket.SOCK_STREAM, 0)
+        pair.client.ok("connect", fd, pair.host, pair.port)
+        ends.append(fd)
+    fds = [w.result(5).ret for w in waiting]
+    assert len(set(fds)) == n and min(fds) > 0
+    by_port = {pair.server("getpeername", fd).words[1]: fd for fd in fds}
+    assert len(by_port) == n
+    for i, fd in enumerate(ends):
+        s = by_port[pair.client("getsockname", fd).words[1]]
+        c, e = shell.End(pair.client, fd, i, i + n), shell.End(pair.server, s, i + n, i)
+        pair.turns(30, 500, c, e)
+
+
+def test_exclusive_threads(pair):
+    """A thread each with an epoll set of its own, all with the listener: every connection is taken."""
+    n, sets = 4, []
+    pair.server.ok("fcntl", pair.lfd, 4, 0x800)
+    for _ in range(n):
+        ep = pair.server.ok("epoll_create", 0)
+        pair.server.ok("epoll_ctl", ep, 1, pair.lfd, EV_IN | EV_EXCLUSIVE, 1)
+        sets.append(ep)
+    for i in range(3):
+        waiting = [pair.server.bg("epoll_wait", ep, 8, 3000) for ep in sets]
+        pair.server.asleep()
+        fd = pair.client.ok("socket", pair.family, socket.SOCK_STREAM, 0)
+        pair.client.ok("connect", fd, pair.host, pair.port)
+        harness.until(lambda w=waiting: any(p.done(0.001) for p in w), 2, "one of them awake")
+        s = pair.server.ok("accept", pair.lfd, 0)
+        c, e = shell.End(pair.client, fd, i, i + 9), shell.End(pair.server, s, i + 9, i)
+        pair.turns(40, 500, c, e)
+        # the others sleep on, or woke in vain: a second connection shows that none is lost
+        fd2 = pair.client.ok("socket", pair.family, socket.SOCK_STREAM, 0)
+        pair.client.ok("connect", fd2, pair.host, pair.port)
+        harness.until(lambda w=waiting: sum(p.done(0.001) for p in w) >= 2, 4, "another one awake")
+        pair.server.ok("accept", pair.lfd, 0)
+        for w in waiting:
+            assert w.result(5).ret >= 0
+
+
+def test_pairs_within_one_process(env):
+    """Both ends of several connections in one process, in one epoll set, used in turn."""
+    sh = shell.Shell(env, "client")
+    p = shell.Pair(env, server=sh, client=sh)
+    pairs = [(p.c, p.s)] + [p.connect() for _ in range(3)]
+    ep = sh.ok("epoll_create", 0)
+    for c, s in pairs:
+        p.turns(60, 700, c, s)
+        for e in (c, s):
+            sh.ok("epoll_ctl", ep, 1, e.fd, EV_IN, e.fd)
+    for _ in range(5):
+        for c, s in pairs:
+            for a, b in ((c, s), (s, c)):
+                w = sh.bg("epoll_wait", ep, 16, 3000)
+                a.sendall(100)
+                assert w.result(5).words == ["1:%d" % b.fd]
+                assert b.recv(100, WAITALL).ret == 100
+                assert sh("epoll_wait", ep, 16, 0).ret == 0
+    for c, s in pairs:
+        c.close()
+        w = sh("epoll_wait", ep, 16, 3000)
+        assert w.ret == 1 and s.drain() == (0, None)
+        s.close()

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -222,6 +223,42 @@ static long c_sigaction(struct call *k)
 	return sigaction(arg(k, 1), &sa, NULL);
 }
 
+static volatile int busy_fd = -1, busy_peer = -1;
+
+/*
+ * What POSIX lets a handler call, on whatever connection: looks, reads what there is and sends it
+ * back, shuts down and closes a duplicate.
+ */
+static void busy_handler(int sig)
+{
+	struct pollfd p = { .fd = busy_fd, .events = POLLIN | POLLOUT };
+	int saved = errno, value = 0, d;
+	socklen_t len = sizeof(value);
+	char b[4096];
+	ssize_t n;
+
+	caught[sig]++;
+	poll(&p, 1, 0);
+	getsockopt(busy_fd, SOL_SOCKET, SO_ERROR, &value, &len);
+	d = dup(busy_fd);
+	n = recv(busy_fd, b, sizeof(b), MSG_DONTWAIT);
+	if (n > 0)
+		send(busy_peer, b, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+	if (d >= 0)
+		close(d);
+	errno = saved;
+}
+
+/* handler SIG FROM TO: the handler reads FROM and writes that to TO; calls are restarted */
+static long c_handler(struct call *k)
+{
+	struct sigaction sa = { .sa_handler = busy_handler, .sa_flags = SA_RESTART };
+
+	busy_fd = arg(k, 2);
+	busy_peer = arg(k, 3);
+	return sigaction(arg(k, 1), &sa, NULL);
+}
+
 static long c_caught(struct call *k)
 {
 	return caught[arg(k, 1)];
@@ -433,6 +470,7 @@ const struct command sys_commands[] = {
 	{ "close_range", 3, c_close_range },
 	{ "close_loop", 2, c_close_loop },
 	{ "sigaction", 2, c_sigaction },
+	{ "handler", 3, c_handler },
 	{ "caught", 1, c_caught },
 	{ "timer", 2, c_timer },
 	{ "tkill", 2, c_tkill },
