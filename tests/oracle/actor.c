@@ -236,6 +236,8 @@ static long operation(const struct op *o, struct res *r, const struct m_file *f)
 		return a.ep[o->arg[0]];
 	case OP_EPCTL:
 		return do_epctl(o, r);
+	case OP_EPNEST:
+		return do_epnest(o);
 	case OP_EPWAIT:
 		return do_epwait(o, r);
 	case OP_EPCLOSE: {
@@ -490,6 +492,7 @@ static void prepare(int side, int memfd)
 	a.sh = mmap(NULL, sizeof(struct shared), PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
 	if (a.sh == MAP_FAILED)
 		_exit(81);
+	a.file = fcntl(memfd, F_DUPFD_CLOEXEC, 300);
 	close(memfd);
 	sigaction(SIGPIPE, &act, NULL);
 	act.sa_handler = on_usr;

@@ -17,6 +17,7 @@ struct actor {
 	int fd[SLOTS];		/* -1: empty */
 	int ep[EPS];
 	int lfd[2];		/* listeners: IPv4, IPv6 */
+	int file;		/* what sh is mapped from */
 	const void *stats;	/* of this process, once it has some */
 	uint32_t at;		/* the operation at hand */
 	pid_t child;
@@ -62,6 +63,7 @@ long do_fill(const struct op *o, struct res *r);
 long do_poll(const struct op *o, struct res *r);
 long do_select(const struct op *o, struct res *r);
 long do_epctl(const struct op *o, struct res *r);
+long do_epnest(const struct op *o);
 long do_epwait(const struct op *o, struct res *r);
 /* actor_fd.c */
 long do_connect(const struct op *o, struct res *r);

@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <netinet/in.h>
 #include <string.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -80,6 +81,16 @@ long do_send(const struct op *o, struct res *r)
 	case SEND_WRITEV:
 		ret = writev(fd, v, cnt);
 		break;
+	case SEND_SENDFILE: {
+		off_t at = p - (const uint8_t *)a.sh;
+
+		/* the table of bytes is a file as well; its own offset does not move */
+		ret = sendfile(fd, a.file, &at, n);
+		e = errno;
+		res_extra(r, at - (p - (const uint8_t *)a.sh));
+		errno = e;
+		break;
+	}
 	case SEND_PWRITEV2:
 		ret = pwritev2(fd, v, cnt, -1, 0);
 		break;

@@ -93,6 +93,16 @@ long do_epctl(const struct op *o, struct res *r)
 			 slot >= 0 && slot < SLOTS ? a.fd[slot] : -1, &ev);
 }
 
+/* Another set as a member; level-triggered. */
+long do_epnest(const struct op *o)
+{
+	static const int ops[] = { EPOLL_CTL_ADD, EPOLL_CTL_DEL };
+	struct epoll_event ev = { .events = EPOLLIN,
+				  .data.u64 = EP_TAG + EP_NESTED + (uint32_t)o->arg[2] };
+
+	return epoll_ctl(ep_of(o->arg[0]), ops[o->arg[1] % 2], ep_of(o->arg[2]), &ev);
+}
+
 static int by_tag(const void *x, const void *y)
 {
 	const struct epoll_event *p = x, *q = y;

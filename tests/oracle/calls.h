@@ -5,7 +5,7 @@
 
 enum send_call {
 	SEND_SEND, SEND_WRITE, SEND_SENDTO, SEND_WRITEV, SEND_SENDMSG, SEND_SENDMMSG,
-	SEND_PWRITEV2, SEND_SENDTO_ADDR, SEND_CALLS
+	SEND_PWRITEV2, SEND_SENDTO_ADDR, SEND_SENDFILE, SEND_CALLS
 };
 enum recv_call {
 	RECV_RECV, RECV_READ, RECV_RECVFROM, RECV_READV, RECV_RECVMSG, RECV_RECVMMSG,
@@ -29,7 +29,8 @@ enum { BAD_FAULTS = 40, BAD_CALLS = 58 };
 
 static inline int send_has_flags(int call)
 {
-	return call != SEND_WRITE && call != SEND_WRITEV && call != SEND_PWRITEV2;
+	return call != SEND_WRITE && call != SEND_WRITEV && call != SEND_PWRITEV2 &&
+	       call != SEND_SENDFILE;
 }
 
 static inline int send_has_iov(int call)
@@ -58,6 +59,9 @@ static inline int dup_names_target(int call)
 {
 	return call == DUP_DUP2 || call == DUP_DUP3;
 }
+
+/* In an event's data: a set, not a slot. */
+#define EP_NESTED	0x100u
 
 enum { THREAD_FREE, THREAD_READS, THREAD_WAITS, THREAD_WOKEN, THREAD_DONE };
 

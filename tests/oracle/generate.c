@@ -256,6 +256,12 @@ static void gen_epoll(struct gen *g, int s)
 		else if (chance(g, 10))
 			emit(g, OP(EPCLOSE, s, ep));
 		break;
+	case 5:
+		if (chance(g, 30)) {
+			emit(g, OP(EPNEST, s, 0, (int)rnd(g, 4) / 3, 1 + (int)rnd(g, EPS - 1)));
+			break;
+		}
+		/* fall through */
 	default:
 		emit(g, OP(EPWAIT, s, ep, (int)rnd(g, 3), chance(g, 80) || sockets(g, s) > 1 ? 8 : 1,
 			   timeout(g)));

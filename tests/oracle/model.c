@@ -202,10 +202,10 @@ static int step_recv(struct model *m, const struct op *o)
 		if (flags & MSG_PEEK && (flags & MSG_WAITALL || e->avail))
 			return 0;
 		/*
-		 * What it takes at once counts no more for SO_RCVLOWAT in the kernel, which then
-		 * wakes it only when as much again has come.
+		 * The kernel wakes it only when SO_RCVLOWAT bytes lie unread, whatever it asked for
+		 * and has taken so far: what it returns may then come late, or never.
 		 */
-		if (e->lowat > 1 && e->avail)
+		if (e->lowat > 1 && (e->avail || n < e->lowat || flags & MSG_WAITALL))
 			return 0;
 		if (m->thread[o->side][o->thread])
 			return 0;
@@ -383,6 +383,10 @@ static int step(struct model *m, const struct op *o)
 		return step_waiting(m, o, o->arg[3]);
 	case OP_EPCTL:
 		return o->arg[0] < 0 || o->arg[0] >= EPS || m->ep[o->side][o->arg[0]] != EP_INHERITED;
+	case OP_EPNEST:
+		/* one way only: no loops */
+		return o->arg[0] >= 0 && o->arg[0] < o->arg[2] && o->arg[2] < EPS &&
+		       m->ep[o->side][o->arg[0]] == 1 && m->ep[o->side][o->arg[2]] == 1;
 	case OP_EPCREATE:
 		if (o->arg[0] < 0 || o->arg[0] >= EPS || m->ep[o->side][o->arg[0]])
 			return 0;

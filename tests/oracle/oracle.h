@@ -57,6 +57,7 @@ enum side { A, B, CHILD_A, CHILD_B, SIDES, BOTH = SIDES };
 	X(SELECT, "select", "call:d rd:s wr:s ex:s timeout:d") \
 	X(EPCREATE, "epcreate", "ep:d") \
 	X(EPCTL, "epctl", "ep:d call:d slot:d events:e") \
+	X(EPNEST, "epnest", "ep:d call:d inner:d") \
 	X(EPWAIT, "epwait", "ep:d call:d max:d timeout:d") \
 	X(EPCLOSE, "epclose", "ep:d") \
 	X(BAD, "bad", "slot:d call:d") \
