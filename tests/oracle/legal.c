@@ -82,7 +82,9 @@ static void note_registration(struct regs *g, const struct op *o, const struct r
 	    (o->kind == OP_SETOPT && (o->arg[1] == OPT_RCVLOWAT || o->arg[1] == OPT_RCVBUF ||
 				      o->arg[1] == OPT_SNDBUF)))
 		memset(g->option, 1, sizeof(g->option));
-	if (o->kind == OP_EPWAIT && p->ret >= 0 && o->arg[0] >= 0 && o->arg[0] < EPS)
+	/* a look that had room for all */
+	if (o->kind == OP_EPWAIT && p->ret >= 0 && p->ret < o->arg[2] && o->arg[0] >= 0 &&
+	    o->arg[0] < EPS)
 		g->option[o->side][o->arg[0]] = 0;
 	if (o->kind == OP_EPCTL && !p->ret && o->arg[2] >= 0 && o->arg[2] < SLOTS && o->arg[0] < EPS)
 		g->events[o->side][o->arg[0]][o->arg[2]] = (uint32_t)o->arg[3];
