@@ -2,9 +2,9 @@
 /* The sending end of the ring. */
 #include <errno.h>
 #include <string.h>
-#include "copy.h"
 #include "shm_ring.h"
 #include "shm_ring_tx.h"
+#include "usercopy.h"
 
 /*
  * With more than a quarter of the slots in flight the receiver is behind, and small
@@ -52,20 +52,21 @@ static uint32_t tx_free_slots(const struct xr_shm_tx *tx)
 	return used < n ? n - used : 0;
 }
 
-/* Copies n bytes from the cursor into dst and moves the cursor. */
+/* The cursor over the program's buffers. */
 struct tx_cursor {
 	const struct iovec *iov;
 	size_t off;
 };
 
-static void tx_copy(uint8_t *dst, struct tx_cursor *c, size_t n)
+static __attribute__((noinline)) int tx_copy_many(uint8_t *dst, struct tx_cursor *c, size_t n)
 {
 	while (n) {
 		size_t k = c->iov->iov_len - c->off;
 
 		if (k > n)
 			k = n;
-		xr_copy(dst, (const uint8_t *)c->iov->iov_base + c->off, k);
+		if (xr_unlikely(xr_copy_from_user(dst, (const uint8_t *)c->iov->iov_base + c->off, k)))
+			return -EFAULT;
 		dst += k;
 		n -= k;
 		c->off += k;
@@ -74,14 +75,32 @@ static void tx_copy(uint8_t *dst, struct tx_cursor *c, size_t n)
 			c->off = 0;
 		}
 	}
+	return 0;
 }
 
-static void tx_publish_inline(struct xr_shm_tx *tx, struct tx_cursor *c, uint32_t n)
+/* Copies n bytes from the program's buffers into dst and moves the cursor.  0 or -EFAULT. */
+static inline int tx_copy(uint8_t *dst, struct tx_cursor *c, size_t n)
+{
+	if (xr_unlikely(n > c->iov->iov_len - c->off))
+		return tx_copy_many(dst, c, n);
+	/* at the end of a buffer the cursor stays: the next copy finds no byte left there */
+	if (xr_unlikely(xr_copy_from_user(dst, (const uint8_t *)c->iov->iov_base + c->off, n)))
+		return -EFAULT;
+	c->off += n;
+	return 0;
+}
+
+/*
+ * The three ways to publish.  None changes anything that the receiver looks at, or that this
+ * end remembers, before all its bytes are copied: after -EFAULT nothing has happened.
+ */
+static int tx_publish_inline(struct xr_shm_tx *tx, struct tx_cursor *c, uint32_t n)
 {
 	struct xr_shm_slot *s = tx_slot(tx, tx->head);
 	struct xr_shm_meta *m = tx_meta(tx, tx->head);
 
-	tx_copy(s->data, c, n);
+	if (xr_unlikely(tx_copy(s->data, c, n)))
+		return -EFAULT;
 	m->chunk = XR_NO_CHUNK;
 	m->start = 0;
 	m->len = n;
@@ -92,10 +111,11 @@ static void tx_publish_inline(struct xr_shm_tx *tx, struct tx_cursor *c, uint32_
 	tx->head++;
 	tx->open = 0;
 	tx->sent += n;
+	return 0;
 }
 
 /* Appends up to n bytes to the open slot; returns what fitted. */
-static size_t tx_append(struct xr_shm_tx *tx, struct tx_cursor *c, size_t n)
+static ssize_t tx_append(struct xr_shm_tx *tx, struct tx_cursor *c, size_t n)
 {
 	struct xr_shm_slot *s = tx_slot(tx, tx->head - 1);
 	struct xr_shm_meta *m = tx_meta(tx, tx->head - 1);
@@ -107,17 +127,18 @@ static size_t tx_append(struct xr_shm_tx *tx, struct tx_cursor *c, size_t n)
 		n = XR_PUBLISH;
 	if (!n)
 		return 0;
-	tx_copy(tx->chunk_base + (size_t)tx->chunk * XR_CHUNK + tx->fill, c, n);
+	if (xr_unlikely(tx_copy(tx->chunk_base + (size_t)tx->chunk * XR_CHUNK + tx->fill, c, n)))
+		return -EFAULT;
 	tx->fill += (uint32_t)n;
 	m->len += (uint32_t)n;
 	/* release: bytes before the length that admits them; pairs with rx_peek */
 	xr_store_release(&s->ref.len, m->len);
 	tx->sent += n;
-	return n;
+	return (ssize_t)n;
 }
 
 /* Opens a slot by reference with up to n bytes; returns what went in, 0 without a chunk. */
-static size_t tx_publish_ref(struct xr_shm_tx *tx, struct tx_cursor *c, size_t n, int keep_open)
+static ssize_t tx_publish_ref(struct xr_shm_tx *tx, struct tx_cursor *c, size_t n, int keep_open)
 {
 	struct xr_shm_slot *s = tx_slot(tx, tx->head);
 	struct xr_shm_meta *m = tx_meta(tx, tx->head);
@@ -135,7 +156,8 @@ static size_t tx_publish_ref(struct xr_shm_tx *tx, struct tx_cursor *c, size_t n
 		tx->fill = 0;
 	}
 	start = tx->fill;
-	tx_copy(tx->chunk_base + (size_t)tx->chunk * XR_CHUNK + start, c, n);
+	if (xr_unlikely(tx_copy(tx->chunk_base + (size_t)tx->chunk * XR_CHUNK + start, c, n)))
+		return -EFAULT;
 	tx->fill = start + (uint32_t)n;
 	/* the next payload begins on a line of its own, where the chunk has one left */
 	if (!keep_open)
@@ -153,7 +175,7 @@ static size_t tx_publish_ref(struct xr_shm_tx *tx, struct tx_cursor *c, size_t n
 	tx->head++;
 	tx->open = keep_open;
 	tx->sent += n;
-	return n;
+	return (ssize_t)n;
 }
 
 ssize_t xr_shm_tx_send(struct xr_shm_tx *tx, const struct iovec *iov, int cnt, size_t skip,
@@ -161,6 +183,7 @@ ssize_t xr_shm_tx_send(struct xr_shm_tx *tx, const struct iovec *iov, int cnt, s
 {
 	struct tx_cursor c = { iov, 0 };
 	size_t done = 0;
+	ssize_t r;
 
 	if (xr_unlikely(tx->ended))
 		return -EPIPE;
@@ -179,7 +202,8 @@ ssize_t xr_shm_tx_send(struct xr_shm_tx *tx, const struct iovec *iov, int cnt, s
 		if (xr_unlikely(tx->frozen))
 			return done ? (ssize_t)done : -ESTALE;
 		if (n <= XR_SLOT_INLINE && tx_free_slots(tx) && !TX_CROWDED(tx)) {
-			tx_publish_inline(tx, &c, (uint32_t)n);
+			if (xr_unlikely(tx_publish_inline(tx, &c, (uint32_t)n)))
+				goto fault;
 			done += n;
 			break;
 		}
@@ -189,7 +213,10 @@ ssize_t xr_shm_tx_send(struct xr_shm_tx *tx, const struct iovec *iov, int cnt, s
 		if (!n)
 			break;
 		if (tx->open && tx->fill < XR_CHUNK && (TX_CROWDED(tx) || done)) {
-			done += tx_append(tx, &c, n);
+			r = tx_append(tx, &c, n);
+			if (xr_unlikely(r < 0))
+				goto fault;
+			done += (size_t)r;
 			continue;
 		}
 		if (!tx_free_slots(tx)) {
@@ -203,15 +230,21 @@ ssize_t xr_shm_tx_send(struct xr_shm_tx *tx, const struct iovec *iov, int cnt, s
 			if (tx->frozen)
 				continue;
 		}
-		win = tx_publish_ref(tx, &c, n, n > XR_PUBLISH || TX_CROWDED(tx));
-		if (!win) {
+		r = tx_publish_ref(tx, &c, n, n > XR_PUBLISH || TX_CROWDED(tx));
+		if (!r) {
 			/* the arena has no chunk: the slots themselves still carry the stream */
-			win = n < XR_SLOT_INLINE ? n : XR_SLOT_INLINE;
-			tx_publish_inline(tx, &c, (uint32_t)win);
+			r = (ssize_t)(n < XR_SLOT_INLINE ? n : XR_SLOT_INLINE);
+			if (xr_unlikely(tx_publish_inline(tx, &c, (uint32_t)r)))
+				goto fault;
 		}
-		done += win;
+		if (xr_unlikely(r < 0))
+			goto fault;
+		done += (size_t)r;
 	}
 	return (ssize_t)done;
+fault:
+	/* as in the kernel what went before is sent, and the piece that has a hole is not */
+	return done ? (ssize_t)done : -EFAULT;
 }
 
 int xr_shm_tx_control(struct xr_shm_tx *tx, enum xr_slot_op op, uint64_t arg)

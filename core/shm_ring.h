@@ -223,7 +223,9 @@ void xr_shm_tx_init(struct xr_shm_tx *tx, struct xr_shm_dir *dir, uint32_t nslot
 /*
  * Copies up to len bytes of iov (beginning at byte `skip` of it) into the ring and
  * publishes them.  Returns the bytes taken, 0 when the window is closed, -EPIPE
- * after END, -ESTALE when the direction is frozen (replay, then use the socket).
+ * after END, -ESTALE when the direction is frozen (replay, then use the socket), -EFAULT
+ * when the first piece cannot be read (usercopy.h); what was published before a bad one
+ * stays.
  */
 ssize_t xr_shm_tx_send(struct xr_shm_tx *tx, const struct iovec *iov, int cnt, size_t skip,
 		       size_t len);

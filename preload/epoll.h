@@ -231,7 +231,8 @@ void xr_ep_take_inner(struct xr_epoll *ep);
 int xr_ep_has_work(struct xr_epoll *ep);
 /*
  * Reports up to max events, lock not held, each registration once per round (not 0).
- * rest: arms whatever is not ready.
+ * rest: arms whatever is not ready.  evs is the program's: -EFAULT when the first cannot be
+ * written; what could not be told is told by the next call.
  */
 int xr_ep_collect(struct xr_epoll *ep, struct epoll_event *evs, int max, int rest, uint32_t round);
 /* Tells all links that the waiter sleeps; 1 when entries came in meanwhile. */

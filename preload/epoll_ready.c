@@ -5,6 +5,7 @@
 #include "epoll.h"
 #include "mem.h"
 #include "ready.h"
+#include "user.h"
 
 #define BATCH	32	/* registrations looked at between two holds of the lock */
 
@@ -325,11 +326,15 @@ static int visit_end(struct ep_visit *v)
 	return v->raw != UINT32_MAX;
 }
 
-/* Returns 1 when *ev was filled; *more when the registration wants another look. */
+/*
+ * Returns 1 when *ev was filled, -EFAULT when it cannot be; *more when the registration wants
+ * another look.
+ */
 static int visit_report(struct ep_visit *v, struct epoll_event *ev, int rest, uint32_t round,
 			int *more)
 {
 	struct xr_epreg *r = v->reg;
+	struct epoll_event own;
 	uint32_t news;
 	int again;
 
@@ -338,11 +343,18 @@ static int visit_report(struct ep_visit *v, struct epoll_event *ev, int rest, ui
 	again = r->again;
 	r->again = 0;
 	news = visit_news(v);
+	if (news) {
+		own.events = news;
+		own.data.u64 = r->data;
+		if (xr_unlikely(xr_user_put(ev, &own, sizeof(own)))) {
+			/* as if it had not been looked at */
+			ready_add(r);
+			return -EFAULT;
+		}
+	}
 	r->shown = news != 0;
 	r->force = 0;
 	if (news) {
-		ev->events = news;
-		ev->data.u64 = r->data;
 		r->last = news;
 		r->pos = v->pos;
 		r->round = round;
@@ -427,7 +439,7 @@ int xr_ep_has_work(struct xr_epoll *ep)
 int xr_ep_collect(struct xr_epoll *ep, struct epoll_event *evs, int max, int rest, uint32_t round)
 {
 	struct ep_visit v[BATCH];
-	int n = 0, i, k, budget;
+	int n = 0, i, k, r, budget, fault = 0;
 
 	if (xr_ep_lock(ep))
 		return -EDEADLK;
@@ -437,7 +449,7 @@ int xr_ep_collect(struct xr_epoll *ep, struct epoll_event *evs, int max, int res
 	hot_walk(ep, rest);
 	/* each once, and once more after arming; what is told meanwhile is for the next call */
 	budget = (int)ep->nready;
-	while (n < max && budget > 0) {
+	while (n < max && budget > 0 && !fault) {
 		k = batch_begin(ep, v, max - n < BATCH ? max - n : BATCH, rest, round, &budget);
 		if (!k)
 			break;
@@ -447,11 +459,16 @@ int xr_ep_collect(struct xr_epoll *ep, struct epoll_event *evs, int max, int res
 		batch_heal(v, k);
 		if (xr_ep_lock(ep))
 			return n;
-		for (i = 0; i < k; i++)
-			n += visit_report(&v[i], &evs[n], rest, round, &budget);
+		for (i = 0; i < k; i++) {
+			r = visit_report(&v[i], &evs[n], rest, round, &budget);
+			fault |= r;
+			n += r > 0;
+		}
+		/* the kernel does not try the next one either, but we have looked at them already */
+		fault = fault < 0;
 	}
 	xr_ep_unlock(ep);
-	return n;
+	return n || !fault ? n : -EFAULT;
 }
 
 /* As visit_report, for the next thread to report.  1: it has something to report. */

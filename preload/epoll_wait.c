@@ -47,7 +47,7 @@ static int wait_expired(const struct ep_wait *w)
 	return w->has_deadline && (!w->deadline || xr_now_ns() >= w->deadline);
 }
 
-/* Takes our token out of events that the kernel returned. */
+/* Takes our token out of events that the kernel has just written, so that they can be read. */
 static int wait_strip(struct ep_wait *w, struct epoll_event *evs, int n)
 {
 	int i, k = 0;
@@ -63,6 +63,34 @@ static int wait_strip(struct ep_wait *w, struct epoll_event *evs, int n)
 		k++;
 	}
 	return k;
+}
+
+/*
+ * The kernel could not write to the program's room.  If our token was all that it had to write
+ * this is not for the program to hear: the token is taken for seen.  So it asks once more
+ * while the token is silent.  Lock not held; -EFAULT, or what there is now.
+ */
+static int wait_refused(struct ep_wait *w)
+{
+	struct xr_epoll *ep = w->ep;
+	int r;
+
+	if (xr_ep_lock(ep))
+		return -EFAULT;
+	if (ep->inner < 0) {
+		xr_ep_unlock(ep);
+		return -EFAULT;
+	}
+	/* no change of the set that could fail; the second one looks at the inner set again */
+	xr_ep_sys_ctl(ep->outer, EPOLL_CTL_MOD, ep->inner, 0, w->token);
+	r = (int)xr_sys6(SYS_epoll_pwait, w->epfd, w->evs + w->n, w->max - w->n, 0, NULL, 8);
+	xr_ep_sys_ctl(ep->outer, EPOLL_CTL_MOD, ep->inner, EPOLLIN | EPOLLET, w->token);
+	xr_ep_unlock(ep);
+	if (r >= 0) {
+		w->token_seen = 1;
+		xr_store_relaxed(&ep->dirty, 1);
+	}
+	return r;
 }
 
 /* ---- nothing on a fabric -------------------------------------------------- */
@@ -115,6 +143,8 @@ static int wait_plain(struct ep_wait *w)
 		n = 0;
 	} else {
 		n = plain_real(w);
+		if (xr_unlikely(n == -EFAULT))
+			n = wait_refused(w);
 		if (n > 0)
 			n = wait_strip(w, w->evs, n);
 		w->kernel_done = n > 0;
@@ -210,6 +240,8 @@ static int wait_look(struct ep_wait *w, const sigset_t *sigmask)
 
 	w->token_seen = 0;
 	r = (int)xr_sys6(SYS_epoll_pwait, w->epfd, w->evs + w->n, w->max - w->n, 0, sigmask, 8);
+	if (xr_unlikely(r == -EFAULT))
+		r = wait_refused(w);
 	if (r > 0)
 		r = wait_strip(w, w->evs + w->n, r);
 	/* our own event took the only place: an edge, so what stands behind it comes now */
@@ -291,6 +323,12 @@ static int wait_sleep(struct ep_wait *w)
 		xr_ep_unlock(ep);
 	}
 	xr_store_relaxed(&ep->looked, xr_cycles());
+	if (xr_unlikely(r == -EFAULT)) {
+		w->n = 0;
+		r = wait_refused(w);
+		if (!r)
+			return 1;
+	}
 	if (r > 0) {
 		xr_spin_slept(&ep->spin, xr_now_ns() - then);
 		w->n = wait_strip(w, w->evs, r);
@@ -322,8 +360,8 @@ static int wait_both(struct ep_wait *w, int rest, const sigset_t *sigmask, int m
 	room = w->max - w->n - (due && w->max > 1);
 	r = room > 0 ? xr_ep_collect(ep, w->evs + w->n, room, rest, w->round) : 0;
 	if (r < 0) {
-		/* inside a handler that interrupted this very work */
-		w->n = w->n ? w->n : -EINTR;
+		/* a bad address, or inside a handler that interrupted this very work */
+		w->n = w->n ? w->n : r == -EFAULT ? r : -EINTR;
 		return 1;
 	}
 	w->n += r;
@@ -396,8 +434,7 @@ static int wait_all(struct ep_wait *w)
 	uint32_t outer_asleep = in.asleep;
 	int r;
 
-	/* the kernel finds the words for what is not even an address */
-	if (!w->ep || w->max <= 0 || (uintptr_t)w->evs < 4096)
+	if (!w->ep || w->max <= 0)
 		return plain_real(w);
 	w->token = w->ep->token;
 	if (xr_unlikely(w->ep->gen != xr_ep_gen)) {

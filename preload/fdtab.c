@@ -3,6 +3,7 @@
 #include "mem.h"
 
 _Atomic(_Atomic(uintptr_t) *) xr_fdtab[XR_FDTAB_L1];
+_Atomic uint32_t xr_fd_any;
 
 #define FDTAB_L2_SIZE	(XR_FDTAB_L2 * sizeof(uintptr_t))
 
@@ -18,6 +19,7 @@ static _Atomic(uintptr_t) *fdtab_l2(int fd, int make)
 	l2 = xr_load_acquire(l1);
 	if (l2 || !make)
 		return l2;
+	xr_store_relaxed(&xr_fd_any, 1);
 	l2 = xr_map_private(FDTAB_L2_SIZE);
 	if (!l2)
 		return NULL;

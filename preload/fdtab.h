@@ -24,6 +24,9 @@ enum xr_fd_kind { XR_FD_NONE = 0, XR_FD_FLOW = 1, XR_FD_EPOLL = 2, XR_FD_LISTEN 
 
 extern _Atomic(_Atomic(uintptr_t) *) xr_fdtab[XR_FDTAB_L1];
 
+/* 1: there is, or was, an entry.  Programs without one are left alone altogether. */
+extern _Atomic uint32_t xr_fd_any;
+
 static inline uintptr_t xr_fd_entry(int fd)
 {
 	_Atomic(uintptr_t) *l2;

@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include "copy.h"
 #include "control.h"
 #include "fdtab.h"
 #include "flow_rx.h"
@@ -14,6 +13,7 @@
 #include "log.h"
 #include "mem.h"
 #include "ready.h"
+#include "rx_dst.h"
 
 #define PEEK_NAP_NS		500000u
 
@@ -22,40 +22,24 @@
 
 #define RX_FLAGS_KERNEL		(MSG_PEEK | MSG_TRUNC)
 
-/* The cursor over the program's buffers. */
-struct rx_dst {
-	const struct iovec *iov;
-	int cnt;
-	size_t off;		/* within iov[0] */
-};
-
-static void dst_copy(struct rx_dst *d, const uint8_t *src, size_t n, int discard)
+int xr_dst_copy_many(struct rx_dst *d, const uint8_t *src, size_t n)
 {
+	struct rx_dst start = *d;
+
 	while (n) {
 		size_t k = d->iov->iov_len - d->off;
 
 		if (k > n)
 			k = n;
-		if (!discard)
-			xr_copy((uint8_t *)d->iov->iov_base + d->off, src, k);
+		if (xr_copy_to_user((uint8_t *)d->iov->iov_base + d->off, src, k)) {
+			*d = start;
+			return -EFAULT;
+		}
+		dst_pass(d, k);
 		src += k;
 		n -= k;
-		d->off += k;
-		if (d->off == d->iov->iov_len) {
-			d->iov++;
-			d->cnt--;
-			d->off = 0;
-		}
 	}
-}
-
-static void dst_skip_empty(struct rx_dst *d)
-{
-	while (d->cnt && d->iov->iov_len == d->off) {
-		d->iov++;
-		d->cnt--;
-		d->off = 0;
-	}
+	return 0;
 }
 
 /* Up to max bytes from the kernel into the cursor, which has room for len. */
@@ -85,7 +69,7 @@ static ssize_t rx_kernel(int fd, struct rx_dst *d, size_t len, size_t max, int f
 	n = xr_ksock_recv(fd, iov, i, flags & RX_FLAGS_KERNEL);
 out:
 	if (n > 0 && !(flags & MSG_PEEK))
-		dst_copy(d, NULL, (size_t)n, 1);
+		dst_pass(d, (size_t)n);
 	return n;
 }
 
@@ -162,8 +146,8 @@ static ssize_t rx_ring(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 	uint32_t seq = f->rx.seq, byte = f->rx.byte;
 	struct rx_dst start = *d;
 	size_t done = 0, lost = 0;
+	int r = 0, fault = 0;
 	struct xr_view v;
-	int r = 0;
 
 	if (f->rx_end)
 		return 0;
@@ -192,7 +176,13 @@ static ssize_t rx_ring(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 		}
 		n = v.len < len - done ? v.len : len - done;
 		dst_skip_empty(d);
-		dst_copy(d, v.data, n, flags & MSG_TRUNC);
+		if (xr_unlikely(flags & MSG_TRUNC)) {
+			dst_pass(d, n);
+		} else if (xr_unlikely(dst_copy(d, v.data, n))) {
+			/* as in the kernel: the piece stays unread, what went before is read */
+			fault = 1;
+			break;
+		}
 		done += n;
 		if (flags & MSG_PEEK) {
 			byte += (uint32_t)n;
@@ -216,11 +206,15 @@ static ssize_t rx_ring(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 		/* what was copied and not committed comes over TCP again, to the same place */
 		done -= lost;
 		*d = start;
-		dst_copy(d, NULL, done, 1);
+		dst_pass(d, done);
 		r = -ESTALE;
 	}
 	if (flags & MSG_PEEK)
 		*d = start;
+	if (xr_unlikely(fault)) {
+		d->fault = 1;
+		return done ? (ssize_t)done : -EFAULT;
+	}
 	if (done)
 		return (ssize_t)done;
 	if (r == -EPROTO)
@@ -288,11 +282,11 @@ static ssize_t rx_peek_around(int fd, const struct rx_dst *d, size_t n, size_t h
 			k = end - done;
 		iov[cnt].iov_base = (uint8_t *)at.iov->iov_base + at.off;
 		iov[cnt++].iov_len = k;
-		dst_copy(&at, NULL, k, 1);
+		dst_pass(&at, k);
 		done += k;
 		if (done == n) {
 			dst_skip_empty(&at);
-			dst_copy(&at, NULL, hole, 1);
+			dst_pass(&at, hole);
 			done += hole;
 		}
 	}
@@ -318,7 +312,7 @@ static ssize_t rx_peek_on(struct xr_flow *f, int fd, const struct rx_dst *d, siz
 	/* nothing in the ring: what follows is on the socket as well */
 	if (empty && f->rx_state == XR_RX_DRAIN)
 		return rx_kernel(fd, &all, len, len, flags);
-	dst_copy(&rest, NULL, n, 1);
+	dst_pass(&rest, n);
 	dst_skip_empty(&rest);
 	if (f->rx_state == XR_RX_DRAIN)
 		more = rx_ring(f, fd, &rest, len - n, flags);
@@ -422,7 +416,7 @@ static inline ssize_t recv_held(struct xr_flow *f, int fd, const struct iovec *i
 				int flags, struct xr_hold *hold)
 {
 	struct xr_signal_mark mark = xr_signal_mark();
-	struct rx_dst d = { iov, cnt, 0 };
+	struct rx_dst d = { iov, cnt, 0, 0 };
 	size_t len = iov_total(iov, cnt), done = 0, target;
 	int nonblock = f->nonblock || (flags & MSG_DONTWAIT);
 	uint64_t deadline = 0;
@@ -467,7 +461,7 @@ static inline ssize_t recv_held(struct xr_flow *f, int fd, const struct iovec *i
 		xr_flow_tx_check(f, fd);
 		if (n > 0) {
 			if (flags & MSG_PEEK) {
-				if ((size_t)n >= target || nonblock || !(flags & MSG_WAITALL) ||
+				if ((size_t)n >= target || d.fault || nonblock || !(flags & MSG_WAITALL) ||
 				    xr_rx_ended(f))
 					return n;
 				/* it is readable all the while: the rest is looked for now and then */
@@ -481,7 +475,7 @@ static inline ssize_t recv_held(struct xr_flow *f, int fd, const struct iovec *i
 				continue;
 			} else {
 				done += (size_t)n;
-				if (done >= target && !more)
+				if ((done >= target && !more) || xr_unlikely(d.fault))
 					return (ssize_t)done;
 				/* what the socket itself would say is for the next call to hear */
 				if (xr_unlikely(from != XR_RX_RING || f->rx.frozen) &&
@@ -490,8 +484,8 @@ static inline ssize_t recv_held(struct xr_flow *f, int fd, const struct iovec *i
 				continue;
 			}
 		} else if (n != RX_NONE) {
-			/* an error behind bytes is for the next call */
-			if (done && n < 0)
+			/* an error behind bytes is for the next call, but for a bad address */
+			if (done && n < 0 && n != -EFAULT)
 				xr_store_release(&f->err, (uint32_t)-n);
 			return done ? (ssize_t)done : n;
 		}

@@ -117,32 +117,31 @@ static inline struct xr_flow *xr_hook_flow(int fd)
 #define XR_CARRY_TX(f, fd, fabric, kernel) \
 	XR_CARRY(f, fd, tx, XR_PATH_TX, fabric, kernel, 1)
 
+/* ---- import.c: what the kernel copies in before a call begins -------------- */
+
+#define XR_IOV_FEW	8	/* buffers of a vector for which a fixed array will do */
+
 /*
- * As the kernel imports an iovec: total length, cut at XR_RW_MAX; -EINVAL for a length
- * below zero.  Sets *cut when the vector is longer than the total.
+ * A vector of the program: total length, cut at XR_RW_MAX, and the buffers with it.  -EFAULT,
+ * or -EINVAL for a length below zero.
  */
-static inline ssize_t xr_iov_total(const struct iovec *iov, size_t cnt, int *cut)
-{
-	size_t i, sum = 0;
+ssize_t xr_iov_import(struct iovec *own, const struct iovec *iov, size_t cnt);
 
-	*cut = 0;
-	for (i = 0; i < cnt; i++) {
-		size_t len = iov[i].iov_len;
+/* An address that is only looked at.  0 or -errno. */
+int xr_addr_import(const void *addr, socklen_t len);
 
-		if ((ssize_t)len < 0)
-			return -EINVAL;
-		if (len > XR_RW_MAX - sum) {
-			len = XR_RW_MAX - sum;
-			*cut = 1;
-		}
-		sum += len;
-	}
-	return (ssize_t)sum;
-}
+/* The kernel's part of a signal mask, which is shorter than libc's.  0 or -EFAULT. */
+int xr_mask_import(sigset_t *own, const sigset_t *mask);
 
-/* xr_flow_recv / xr_flow_send for vectors straight from the program. */
-ssize_t xr_hook_recvv(struct xr_flow *f, int fd, const struct iovec *iov, size_t cnt, int flags);
-ssize_t xr_hook_sendv(struct xr_flow *f, int fd, const struct iovec *iov, size_t cnt, int flags);
+/* A message header, with the address of one that is to be sent.  0 or -errno. */
+int xr_msghdr_import(struct msghdr *own, const struct msghdr *mh, int send);
+
+/* Room for the imported vector, on the stack of the caller, which has an array of the few. */
+#define XR_IOV_ROOM(few, cnt) \
+	(xr_likely((size_t)(cnt) <= XR_IOV_FEW) ? (few) : \
+	 (struct iovec *)__builtin_alloca((size_t)(cnt) * sizeof(struct iovec)))
+
+/* ---- shared by the hooks of reads and writes -------------------------------- */
 
 /* One message; bytes or -errno.  The flow has the direction on a fabric. */
 ssize_t xr_hook_recvmsg(struct xr_flow *f, int fd, struct msghdr *mh, int flags);

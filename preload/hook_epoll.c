@@ -2,6 +2,7 @@
 /* epoll: the work is in epoll.c, for epoll files made through these hooks. */
 #include "hook.h"
 #include "ready.h"
+#include "user.h"
 
 static int created(int fd, int flags)
 {
@@ -40,9 +41,16 @@ static int known(int epfd)
 
 XR_SLOW int ctl_flow(struct xr_flow *f, int epfd, int op, int fd, struct epoll_event *ev)
 {
+	struct epoll_event own;
 	int r;
 
 	if (known(epfd)) {
+		/* first of all, as in the kernel: and it, when that fails, says EFAULT */
+		if (op != EPOLL_CTL_DEL && ev) {
+			if (xr_user_get(&own, ev, sizeof(own)))
+				return xr_real.epoll_ctl(epfd, op, fd, ev);
+			ev = &own;
+		}
 		/* what is registered cannot change hands any more */
 		if (f && op == EPOLL_CTL_ADD && xr_unlikely(f->owner_pid != xr_getpid()))
 			xr_fds_adopt(f, fd);
@@ -64,9 +72,16 @@ XR_HOOK int epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 					 ctl_flow(f, epfd, op, fd, ev);
 }
 
+/* What is no room for events at all is for the kernel to refuse. */
+static int carried(int epfd, const struct epoll_event *ev, int max)
+{
+	return known(epfd) && max > 0 && (size_t)max <= INT_MAX / sizeof(*ev) &&
+	       xr_user_range(ev, (size_t)max * sizeof(*ev));
+}
+
 XR_HOOK int epoll_wait(int epfd, struct epoll_event *ev, int max, int timeout)
 {
-	if (!known(epfd) || max <= 0)
+	if (!carried(epfd, ev, max))
 		return xr_real.epoll_wait(epfd, ev, max, timeout);
 	return (int)xr_ret(xr_epoll_wait_ms(epfd, ev, max, timeout, NULL));
 }
@@ -74,26 +89,35 @@ XR_HOOK int epoll_wait(int epfd, struct epoll_event *ev, int max, int timeout)
 XR_HOOK int epoll_pwait(int epfd, struct epoll_event *ev, int max, int timeout,
 			const sigset_t *mask)
 {
-	if (!known(epfd) || max <= 0)
+	sigset_t own;
+
+	if (!carried(epfd, ev, max))
 		return xr_real.epoll_pwait(epfd, ev, max, timeout, mask);
-	return (int)xr_ret(xr_epoll_wait_ms(epfd, ev, max, timeout, mask));
+	if (mask && xr_mask_import(&own, mask))
+		return (int)xr_ret(-EFAULT);
+	return (int)xr_ret(xr_epoll_wait_ms(epfd, ev, max, timeout, mask ? &own : NULL));
 }
 
 XR_HOOK int epoll_pwait2(int epfd, struct epoll_event *ev, int max, const struct timespec *ts,
 			 const sigset_t *mask)
 {
 	uint64_t deadline = 0, ns;
+	struct timespec t = { 0, 0 };
+	sigset_t own;
 
-	if (!known(epfd) || max <= 0 ||
-	    (ts && (ts->tv_sec < 0 || ts->tv_nsec < 0 || ts->tv_nsec >= 1000000000)))
+	if (!carried(epfd, ev, max) || (ts && xr_user_get(&t, ts, sizeof(t))) ||
+	    t.tv_sec < 0 || t.tv_nsec < 0 || t.tv_nsec >= 1000000000)
 		return xr_real.epoll_pwait2(epfd, ev, max, ts, mask);
-	if (ts && (ts->tv_sec || ts->tv_nsec)) {
+	if (mask && xr_mask_import(&own, mask))
+		return (int)xr_ret(-EFAULT);
+	if (t.tv_sec || t.tv_nsec) {
 		deadline = xr_now_ns();
-		if ((uint64_t)ts->tv_sec > UINT64_MAX / 4000000000u)
+		if ((uint64_t)t.tv_sec > UINT64_MAX / 4000000000u)
 			ns = UINT64_MAX - deadline;
 		else
-			ns = (uint64_t)ts->tv_sec * 1000000000u + (uint64_t)ts->tv_nsec;
+			ns = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 		deadline += ns;
 	}
-	return (int)xr_ret(xr_epoll_wait(epfd, ev, max, deadline, ts != NULL, mask));
+	return (int)xr_ret(xr_epoll_wait(epfd, ev, max, deadline, ts != NULL,
+					 mask ? &own : NULL));
 }

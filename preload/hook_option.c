@@ -13,6 +13,7 @@
 #include <netinet/tcp.h>
 #include <string.h>
 #include <sys/time.h>
+#include "user.h"
 
 /* Options newer than the oldest headers that this is built with. */
 #ifndef SO_PREFER_BUSY_POLL
@@ -67,7 +68,9 @@ static int option_off(int level, int name, const void *val, socklen_t len)
 
 	if (len != sizeof(on) || !val)
 		return 0;
-	memcpy(&on, val, sizeof(on));
+	/* what cannot be read is refused by the kernel, and changes nothing */
+	if (xr_user_get(&on, val, sizeof(on)))
+		return 1;
 	if (level == SOL_SOCKET && name == SO_PEEK_OFF)
 		return on < 0;
 	if (level == IPPROTO_TCP && (name == TCP_ULP || name == TCP_MD5SIG))
@@ -204,14 +207,14 @@ XR_HOOK int getsockopt(int fd, int level, int name, void *restrict val, socklen_
 /* FIONREAD, SIOCOUTQ: a count that the flow gives. */
 static int ioctl_count(int fd, long n, void *arg, unsigned long req)
 {
+	int count;
+
 	if (n == -EREMOTEIO)
 		return xr_real.ioctl(fd, req, arg);
 	if (n < 0)
 		return (int)xr_ret(n);
-	if (!arg)
-		return (int)xr_ret(-EFAULT);
-	*(int *)arg = n > INT_MAX ? INT_MAX : (int)n;
-	return 0;
+	count = n > INT_MAX ? INT_MAX : (int)n;
+	return (int)xr_ret(xr_user_put(arg, &count, sizeof(count)));
 }
 
 static int ioctl_flow(struct xr_flow *f, int fd, unsigned long req, void *arg)
@@ -234,7 +237,7 @@ static int ioctl_flow(struct xr_flow *f, int fd, unsigned long req, void *arg)
 			f->nonblock = *(int *)arg != 0;
 		return r;
 	case FIOASYNC:
-		if (arg && *(int *)arg)
+		if (!xr_user_get(&r, arg, sizeof(r)) && r)
 			xr_flow_stay_tcp(f, fd, XR_REASON_IOCTL);
 		break;
 	case FIOSETOWN:

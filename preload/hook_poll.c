@@ -5,6 +5,7 @@
  */
 #include "hook.h"
 #include "ready.h"
+#include "user.h"
 
 /*
  * What a descriptor brings into the set, as a mask of paths.  An epoll file counts as a
@@ -23,13 +24,24 @@ static uint32_t fd_paths(int fd)
 	return f ? xr_load_relaxed(&f->path) : 0;
 }
 
+#define LOOK	32	/* descriptors copied in at a time */
+
+/* What cannot be read is for the kernel to refuse. */
 static uint32_t poll_paths(struct pollfd *fds, nfds_t n)
 {
+	struct pollfd own[LOOK];
 	uint32_t paths = 0;
-	nfds_t i;
+	nfds_t i, k;
 
-	for (i = 0; i < n; i++)
-		paths |= fd_paths(fds[i].fd);
+	if (!xr_load_relaxed(&xr_fd_any))
+		return 0;
+	for (; n; n -= k, fds += k) {
+		k = n < LOOK ? n : LOOK;
+		if (xr_user_get(own, fds, k * sizeof(own[0])))
+			return 0;
+		for (i = 0; i < k; i++)
+			paths |= fd_paths(own[i].fd);
+	}
 	return paths;
 }
 
@@ -65,23 +77,41 @@ XR_HOOK int __poll_chk(struct pollfd *fds, nfds_t n, int timeout, size_t room)
 	return poll(fds, n, timeout);
 }
 
-/* Nanoseconds; UINT64_MAX for what is not a valid time, the kernel then says EINVAL. */
-static uint64_t timespec_ns(const struct timespec *ts)
+/*
+ * Nanoseconds; UINT64_MAX for what is not a valid time, the kernel then says EINVAL.
+ * 0 or -EFAULT.
+ */
+static int timespec_get_ns(const struct timespec *user, uint64_t *ns)
 {
-	if (ts->tv_sec < 0 || ts->tv_nsec < 0 || ts->tv_nsec >= 1000000000)
-		return UINT64_MAX;
-	if ((uint64_t)ts->tv_sec > UINT64_MAX / 2000000000u)
-		return UINT64_MAX - 1;
-	return (uint64_t)ts->tv_sec * 1000000000u + (uint64_t)ts->tv_nsec;
+	struct timespec ts;
+
+	if (xr_user_get(&ts, user, sizeof(ts)))
+		return -EFAULT;
+	if (ts.tv_sec < 0 || ts.tv_nsec < 0 || ts.tv_nsec >= 1000000000)
+		*ns = UINT64_MAX;
+	else if ((uint64_t)ts.tv_sec > UINT64_MAX / 2000000000u)
+		*ns = UINT64_MAX - 1;
+	else
+		*ns = (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+	return 0;
 }
 
 XR_HOOK int ppoll(struct pollfd *fds, nfds_t n, const struct timespec *ts, const sigset_t *mask)
 {
-	uint64_t ns = ts ? timespec_ns(ts) : 1;
+	uint32_t paths = poll_paths(fds, n);
+	uint64_t ns = 1;
+	sigset_t own;
 
-	if (poll_kernel(poll_paths(fds, n), ns != 0) || ns == UINT64_MAX)
+	if (xr_likely(!paths))
 		return xr_real.ppoll(fds, n, ts, mask);
-	return (int)xr_ret(xr_poll(fds, n, ts ? deadline_ns(ns) : 0, ts != NULL, mask));
+	if (ts && timespec_get_ns(ts, &ns))
+		return (int)xr_ret(-EFAULT);
+	if (poll_kernel(paths, ns != 0) || ns == UINT64_MAX)
+		return xr_real.ppoll(fds, n, ts, mask);
+	if (mask && xr_mask_import(&own, mask))
+		return (int)xr_ret(-EFAULT);
+	return (int)xr_ret(xr_poll(fds, n, ts ? deadline_ns(ns) : 0, ts != NULL,
+				   mask ? &own : NULL));
 }
 
 XR_HOOK int __ppoll_chk(struct pollfd *fds, nfds_t n, const struct timespec *ts,
@@ -102,52 +132,77 @@ static uint32_t select_paths(int n, const fd_set *r, const fd_set *w, const fd_s
 	const unsigned long *set[3] = { (const unsigned long *)(const void *)r,
 					(const unsigned long *)(const void *)w,
 					(const unsigned long *)(const void *)e };
+	unsigned long own[LOOK], bits;
 	uint32_t paths = 0;
-	int i, s, fd;
+	int i, k, s, fd, words = n / WORD_BITS + (n % WORD_BITS > 0);
 
-	for (i = 0; i * WORD_BITS < n; i++) {
-		unsigned long bits = 0;
-
-		for (s = 0; s < 3; s++)
-			if (set[s])
-				bits |= set[s][i];
-		for (; bits; bits &= bits - 1) {
-			fd = i * WORD_BITS + __builtin_ctzl(bits);
-			if (fd >= n)
-				break;
-			paths |= fd_paths(fd);
+	if (!xr_load_relaxed(&xr_fd_any))
+		return 0;
+	for (s = 0; s < 3; s++) {
+		for (i = 0; set[s] && i < words; i++) {
+			k = i % LOOK;
+			if (!k && xr_user_get(own, set[s] + i, sizeof(long) * (size_t)
+					      (words - i < LOOK ? words - i : LOOK)))
+				return 0;
+			bits = own[k];
+			for (; bits; bits &= bits - 1) {
+				fd = i * WORD_BITS + __builtin_ctzl(bits);
+				if (fd >= n)
+					break;
+				paths |= fd_paths(fd);
+			}
 		}
 	}
 	return paths;
 }
 
-/* As the kernel: microseconds may exceed a second, neither part may be negative. */
-static uint64_t timeval_ns(const struct timeval *tv)
+/*
+ * As the kernel: microseconds may exceed a second, neither part may be negative.
+ * 0 or -EFAULT.
+ */
+static int timeval_get_ns(const struct timeval *user, uint64_t *ns)
 {
-	if (tv->tv_sec < 0 || tv->tv_usec < 0)
-		return UINT64_MAX;
-	if ((uint64_t)tv->tv_sec > UINT64_MAX / 4000000000u)
-		return UINT64_MAX - 1;
-	return (uint64_t)tv->tv_sec * 1000000000u + (uint64_t)tv->tv_usec * 1000u;
+	struct timeval tv;
+
+	if (xr_user_get(&tv, user, sizeof(tv)))
+		return -EFAULT;
+	if (tv.tv_sec < 0 || tv.tv_usec < 0)
+		*ns = UINT64_MAX;
+	else if ((uint64_t)tv.tv_sec > UINT64_MAX / 4000000000u)
+		*ns = UINT64_MAX - 1;
+	else
+		*ns = (uint64_t)tv.tv_sec * 1000000000u + (uint64_t)tv.tv_usec * 1000u;
+	return 0;
+}
+
+/* Linux tells what is left of the time, whatever the outcome; where it cannot, it does not mind. */
+static void timeval_put_left(struct timeval *user, uint64_t deadline)
+{
+	uint64_t now = xr_now_ns(), ns = deadline > now ? deadline - now : 0;
+	struct timeval tv;
+
+	tv.tv_sec = (time_t)(ns / 1000000000u);
+	tv.tv_usec = (suseconds_t)(ns % 1000000000u / 1000u);
+	xr_user_put(user, &tv, sizeof(tv));
 }
 
 XR_HOOK int select(int n, fd_set *restrict r, fd_set *restrict w, fd_set *restrict e,
 		   struct timeval *restrict tv)
 {
-	uint64_t ns = tv ? timeval_ns(tv) : 1, deadline, now;
+	uint32_t paths = select_paths(n, r, w, e);
+	uint64_t ns = 1, deadline;
 	int ret;
 
-	if (poll_kernel(select_paths(n, r, w, e), ns != 0) || ns == UINT64_MAX)
+	if (xr_likely(!paths))
+		return xr_real.select(n, r, w, e, tv);
+	if (tv && timeval_get_ns(tv, &ns))
+		return (int)xr_ret(-EFAULT);
+	if (poll_kernel(paths, ns != 0) || ns == UINT64_MAX)
 		return xr_real.select(n, r, w, e, tv);
 	deadline = tv ? deadline_ns(ns) : 0;
 	ret = xr_select(n, r, w, e, deadline, tv != NULL, NULL);
-	if (tv) {
-		/* Linux tells what is left of the time, whatever the outcome */
-		now = xr_now_ns();
-		ns = deadline > now ? deadline - now : 0;
-		tv->tv_sec = (time_t)(ns / 1000000000u);
-		tv->tv_usec = (suseconds_t)(ns % 1000000000u / 1000u);
-	}
+	if (tv)
+		timeval_put_left(tv, deadline);
 	return (int)xr_ret(ret);
 }
 
@@ -157,9 +212,18 @@ XR_ALIAS(select) int __select(int n, fd_set *restrict r, fd_set *restrict w, fd_
 XR_HOOK int pselect(int n, fd_set *restrict r, fd_set *restrict w, fd_set *restrict e,
 		    const struct timespec *restrict ts, const sigset_t *restrict mask)
 {
-	uint64_t ns = ts ? timespec_ns(ts) : 1;
+	uint32_t paths = select_paths(n, r, w, e);
+	uint64_t ns = 1;
+	sigset_t own;
 
-	if (poll_kernel(select_paths(n, r, w, e), ns != 0) || ns == UINT64_MAX)
+	if (xr_likely(!paths))
 		return xr_real.pselect(n, r, w, e, ts, mask);
-	return (int)xr_ret(xr_select(n, r, w, e, ts ? deadline_ns(ns) : 0, ts != NULL, mask));
+	if (ts && timespec_get_ns(ts, &ns))
+		return (int)xr_ret(-EFAULT);
+	if (poll_kernel(paths, ns != 0) || ns == UINT64_MAX)
+		return xr_real.pselect(n, r, w, e, ts, mask);
+	if (mask && xr_mask_import(&own, mask))
+		return (int)xr_ret(-EFAULT);
+	return (int)xr_ret(xr_select(n, r, w, e, ts ? deadline_ns(ns) : 0, ts != NULL,
+				   mask ? &own : NULL));
 }

@@ -1,43 +1,28 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* read, recv and their family. */
 #include "hook.h"
-#include <alloca.h>
 #include <string.h>
-
-ssize_t xr_hook_recvv(struct xr_flow *f, int fd, const struct iovec *iov, size_t cnt, int flags)
-{
-	struct iovec *part;
-	size_t left = XR_RW_MAX, i;
-	int cut;
-	ssize_t n = xr_iov_total(iov, cnt, &cut);
-
-	if (xr_unlikely(n < 0))
-		return n;
-	if (xr_likely(!cut))
-		return xr_flow_recv(f, fd, iov, (int)cnt, flags);
-	part = alloca(cnt * sizeof(*part));
-	for (i = 0; i < cnt && left; i++) {
-		part[i] = iov[i];
-		if (part[i].iov_len > left)
-			part[i].iov_len = left;
-		left -= part[i].iov_len;
-	}
-	return xr_flow_recv(f, fd, part, (int)i, flags);
-}
+#include "user.h"
 
 static ssize_t recv_buf(struct xr_flow *f, int fd, void *buf, size_t n, int flags)
 {
 	struct iovec iov = { buf, n > XR_RW_MAX ? XR_RW_MAX : n };
 
+	if (xr_unlikely(!xr_user_buffer(buf, iov.iov_len)))
+		return -EFAULT;
 	return xr_flow_recv(f, fd, &iov, 1, flags);
 }
 
 /* read(2) of a socket checks the length and returns 0 for none, recv(2) does neither. */
 static ssize_t read_buf(struct xr_flow *f, int fd, void *buf, size_t n)
 {
+	struct iovec iov = { buf, n > XR_RW_MAX ? XR_RW_MAX : n };
+
+	if (xr_unlikely(!xr_user_range(buf, n)))
+		return -EFAULT;
 	if (xr_unlikely((ssize_t)n <= 0))
 		return n ? -EINVAL : 0;
-	return recv_buf(f, fd, buf, n, 0);
+	return xr_flow_recv(f, fd, &iov, 1, 0);
 }
 
 XR_SLOW ssize_t read_flow(struct xr_flow *f, int fd, void *buf, size_t n)
@@ -62,13 +47,14 @@ XR_HOOK ssize_t __read_chk(int fd, void *buf, size_t n, size_t room)
 
 static ssize_t read_iov(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, int flags)
 {
+	struct iovec few[XR_IOV_FEW], *own;
 	ssize_t n;
-	int cut;
 
 	if (cnt < 0 || cnt > IOV_MAX)
 		return -EINVAL;
-	n = xr_iov_total(iov, (size_t)cnt, &cut);
-	return n <= 0 ? n : xr_hook_recvv(f, fd, iov, (size_t)cnt, flags);
+	own = XR_IOV_ROOM(few, cnt);
+	n = xr_iov_import(own, iov, (size_t)cnt);
+	return n <= 0 ? n : xr_flow_recv(f, fd, own, cnt, flags);
 }
 
 XR_SLOW ssize_t readv_flow(struct xr_flow *f, int fd, const struct iovec *iov, int cnt)
@@ -137,18 +123,24 @@ XR_HOOK ssize_t __recv_chk(int fd, void *buf, size_t n, size_t room, int flags)
 				       recv(fd, buf, n, flags);
 }
 
-/* A connected stream has no source address to tell: the length becomes 0. */
+/*
+ * A connected stream has no source address to tell: the length becomes 0.  That comes last, as
+ * in the kernel: what was read is read, whatever is wrong with the length.
+ */
 static ssize_t recvfrom_buf(struct xr_flow *f, int fd, void *buf, size_t n, int flags,
 			    const void *addr, socklen_t *len)
 {
 	ssize_t r = recv_buf(f, fd, buf, n, flags);
+	int room;
 
-	if (r >= 0 && addr) {
-		if (!len)
-			return -EFAULT;
-		*len = 0;
-	}
-	return r;
+	if (xr_likely(r < 0 || !addr))
+		return r;
+	if (xr_user_get(&room, len, sizeof(room)))
+		return -EFAULT;
+	if (room < 0)
+		return -EINVAL;
+	room = 0;
+	return xr_user_put(len, &room, sizeof(room)) ? -EFAULT : r;
 }
 
 XR_SLOW ssize_t recvfrom_flow(struct xr_flow *f, int fd, void *buf, size_t n, int flags,
@@ -179,22 +171,37 @@ XR_HOOK ssize_t __recvfrom_chk(int fd, void *restrict buf, size_t n, size_t room
 	return recvfrom(fd, buf, n, flags, addr, len);
 }
 
+/* What a message header is told about what was read.  0 or -EFAULT. */
+static int recvmsg_tell(struct msghdr *mh, const struct msghdr *own, int flags)
+{
+	const socklen_t none = 0;
+	const size_t nothing = 0;
+
+	flags &= MSG_CMSG_CLOEXEC;
+	if (own->msg_name && xr_user_put(&mh->msg_namelen, &none, sizeof(none)))
+		return -EFAULT;
+	if (xr_user_put(&mh->msg_flags, &flags, sizeof(flags)))
+		return -EFAULT;
+	return xr_user_put(&mh->msg_controllen, &nothing, sizeof(nothing));
+}
+
 ssize_t xr_hook_recvmsg(struct xr_flow *f, int fd, struct msghdr *mh, int flags)
 {
-	ssize_t n;
+	struct iovec few[XR_IOV_FEW], *own;
+	struct msghdr m;
+	ssize_t n = xr_msghdr_import(&m, mh, 0);
+	int r;
 
-	if (mh->msg_iovlen > IOV_MAX)
-		return -EMSGSIZE;
-	if (mh->msg_name && (int)mh->msg_namelen < 0)
-		return -EINVAL;
-	n = xr_hook_recvv(f, fd, mh->msg_iov, mh->msg_iovlen, flags);
+	if (xr_unlikely(n))
+		return n;
+	own = XR_IOV_ROOM(few, m.msg_iovlen);
+	n = xr_iov_import(own, m.msg_iov, m.msg_iovlen);
+	if (xr_likely(n >= 0))
+		n = xr_flow_recv(f, fd, own, (int)m.msg_iovlen, flags);
 	if (n < 0)
 		return n;
-	if (mh->msg_name)
-		mh->msg_namelen = 0;
-	mh->msg_controllen = 0;
-	mh->msg_flags = flags & MSG_CMSG_CLOEXEC;
-	return n;
+	r = recvmsg_tell(mh, &m, flags);
+	return xr_unlikely(r) ? r : n;
 }
 
 /* Descriptors that came over a Unix socket: the table may remember older files there. */
@@ -258,38 +265,60 @@ static ssize_t recvmmsg_one(struct xr_flow *f, int fd, struct msghdr *mh, int fl
 			   xr_real.recvmsg(fd, mh, flags), iov_any(mh) && !(flags & MSG_PEEK));
 }
 
-/* The loop of the kernel's do_recvmmsg: the time-out is looked at after each message. */
+/* 1: there is time for another message. */
+static int recvmmsg_time(uint64_t deadline, struct timespec *left)
+{
+	uint64_t now = xr_now_ns(), ns = now < deadline ? deadline - now : 0;
+
+	left->tv_sec = (time_t)(ns / 1000000000u);
+	left->tv_nsec = (long)(ns % 1000000000u);
+	return ns != 0;
+}
+
+/*
+ * The loop of the kernel's do_recvmmsg: the time-out is looked at after each message.  An
+ * error behind messages is for the next call, like one of the connection.
+ */
 static int recvmmsg_loop(struct xr_flow *f, int fd, struct mmsghdr *vec, unsigned int vlen,
 			 int flags, struct timespec *timeout)
 {
-	uint64_t deadline = 0, now;
+	uint64_t deadline = 0;
+	struct timespec left = { 0, 0 };
 	unsigned int i;
+	int err;
 
 	if (timeout) {
-		if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1000000000)
+		if (xr_user_get(&left, timeout, sizeof(left)))
+			return (int)xr_ret(-EFAULT);
+		if (left.tv_sec < 0 || left.tv_nsec < 0 || left.tv_nsec >= 1000000000)
 			return (int)xr_ret(-EINVAL);
-		deadline = xr_now_ns() + (uint64_t)timeout->tv_sec * 1000000000u +
-			   (uint64_t)timeout->tv_nsec;
+		deadline = xr_now_ns() + (uint64_t)left.tv_sec * 1000000000u + (uint64_t)left.tv_nsec;
 	}
+	/* as in the kernel an error comes before what could still be read */
+	err = xr_flow_error(f, fd);
+	if (err)
+		return (int)xr_ret(-err);
 	for (i = 0; i < vlen && i < IOV_MAX; i++) {
 		ssize_t n = recvmmsg_one(f, fd, &vec[i].msg_hdr, flags & ~MSG_WAITFORONE);
+		unsigned int len = (unsigned int)n;
 
+		if (n >= 0 && xr_user_put(&vec[i].msg_len, &len, sizeof(len)))
+			n = xr_ret(-EFAULT);
+		if (n < 0 && !i)
+			return -1;
+		if (n < 0 && errno != EAGAIN)
+			xr_store_release(&f->err, (uint32_t)errno);
 		if (n < 0)
-			return i ? (int)i : -1;
-		vec[i].msg_len = (unsigned int)n;
+			break;
 		if (flags & MSG_WAITFORONE)
 			flags |= MSG_DONTWAIT;
-		if (!timeout)
-			continue;
-		now = xr_now_ns();
-		if (now >= deadline) {
-			timeout->tv_sec = 0;
-			timeout->tv_nsec = 0;
-			return (int)i + 1;
+		if (timeout && !recvmmsg_time(deadline, &left)) {
+			i++;
+			break;
 		}
-		timeout->tv_sec = (time_t)((deadline - now) / 1000000000u);
-		timeout->tv_nsec = (long)((deadline - now) % 1000000000u);
 	}
+	if (i && timeout && xr_user_put(timeout, &left, sizeof(left)))
+		return (int)xr_ret(-EFAULT);
 	return (int)i;
 }
 
@@ -299,13 +328,8 @@ XR_HOOK int recvmmsg(int fd, struct mmsghdr *vec, unsigned int vlen, int flags,
 	struct xr_flow *f = xr_hook_flow(fd);
 	int n, i;
 
-	if (f && !(flags & (MSG_OOB | MSG_ERRQUEUE))) {
-		/* as in the kernel an error comes before what could still be read */
-		n = xr_flow_error(f, fd);
-		if (n)
-			return (int)xr_ret(-n);
+	if (f && !(flags & (MSG_OOB | MSG_ERRQUEUE)))
 		return recvmmsg_loop(f, fd, vec, vlen, flags, timeout);
-	}
 	if (f)
 		recv_kernel(f, fd, flags);
 	n = xr_real.recvmmsg(fd, vec, vlen, flags, timeout);

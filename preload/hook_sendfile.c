@@ -5,6 +5,7 @@
  */
 #include "hook.h"
 #include <sys/stat.h>
+#include "user.h"
 
 #define PIECE		(128u << 10)
 #define SPARE		8		/* buffers kept for the next call */
@@ -95,11 +96,15 @@ static int all_in_kernel(struct xr_flow *f, int fd)
 /* Bytes, or -1 and errno.  The flow has XR_PATH_TX. */
 static ssize_t sendfile_fabric(struct xr_flow *f, int fd, int in, off_t *offset, size_t count)
 {
-	off_t pos = offset ? *offset : xr_sys3(SYS_lseek, in, 0, SEEK_CUR);
 	size_t done = 0;
 	ssize_t n, more;
 	void *buf;
+	off_t pos;
 
+	if (!offset)
+		pos = xr_sys3(SYS_lseek, in, 0, SEEK_CUR);
+	else if (xr_user_get(&pos, offset, sizeof(pos)))
+		return xr_ret(-EFAULT);
 	if (pos < 0)
 		return xr_ret(offset ? -EINVAL : pos);
 	buf = piece_get();
@@ -109,9 +114,10 @@ static ssize_t sendfile_fabric(struct xr_flow *f, int fd, int in, off_t *offset,
 		count = XR_RW_MAX;
 	n = send_pieces(f, fd, in, &pos, count, &done, buf);
 	piece_put(buf);
-	if (done && offset)
-		*offset = pos;
-	else if (done)
+	/* as in the kernel: what was sent is sent, but that it was cannot be said */
+	if (offset && xr_user_put(offset, &pos, sizeof(pos)))
+		return xr_ret(-EFAULT);
+	if (done && !offset)
 		xr_sys3(SYS_lseek, in, pos, SEEK_SET);
 	if (n != -EREMOTEIO)
 		return xr_ret(n);

@@ -2,6 +2,7 @@
 /* Sockets are made, connected, accepted from, shut down. */
 #include "hook.h"
 #include <netinet/in.h>
+#include "user.h"
 
 static void new_flow(int fd, int family, enum xr_flow_role role, int nonblock)
 {
@@ -147,6 +148,7 @@ XR_SLOW int connect_unknown(int fd, const struct sockaddr *addr, socklen_t len)
 XR_HOOK int connect(int fd, const struct sockaddr *addr, socklen_t len)
 {
 	struct xr_flow *f = xr_fd_flow(fd);
+	sa_family_t family;
 	int r, saved;
 
 	if (xr_vfork_depth)
@@ -155,7 +157,8 @@ XR_HOOK int connect(int fd, const struct sockaddr *addr, socklen_t len)
 		return connect_unknown(fd, addr, len);
 	xr_fork_check();
 	/* dissolves the connection */
-	if (addr && len >= sizeof(addr->sa_family) && addr->sa_family == AF_UNSPEC) {
+	if (len >= sizeof(family) && !xr_user_get(&family, &addr->sa_family, sizeof(family)) &&
+	    family == AF_UNSPEC) {
 		xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
 		return xr_real.connect(fd, addr, len);
 	}

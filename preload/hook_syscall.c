@@ -5,6 +5,7 @@
  */
 #include "hook.h"
 #include <linux/seccomp.h>
+#include "user.h"
 
 #ifndef SYS_io_uring_setup
 #define SYS_io_uring_setup	425
@@ -52,8 +53,8 @@ static const sigset_t *wide_mask(sigset_t *set, long mask)
 	if (!mask)
 		return NULL;
 	sigemptyset(set);
-	*(uint64_t *)(void *)set = *(const uint64_t *)mask;
-	return set;
+	/* a bad address stays one: who gets it says so */
+	return xr_user_get(set, (const void *)mask, sizeof(uint64_t)) ? (const sigset_t *)mask : set;
 }
 
 /* Waits, and what newer machines have only in another shape. */

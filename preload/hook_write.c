@@ -1,42 +1,26 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* write, send and their family. */
 #include "hook.h"
-#include <alloca.h>
-#include <string.h>
-
-ssize_t xr_hook_sendv(struct xr_flow *f, int fd, const struct iovec *iov, size_t cnt, int flags)
-{
-	struct iovec *part;
-	size_t left = XR_RW_MAX, i;
-	int cut;
-	ssize_t n = xr_iov_total(iov, cnt, &cut);
-
-	if (xr_unlikely(n < 0))
-		return n;
-	if (xr_likely(!cut))
-		return xr_flow_send(f, fd, iov, (int)cnt, flags);
-	part = alloca(cnt * sizeof(*part));
-	for (i = 0; i < cnt && left; i++) {
-		part[i] = iov[i];
-		if (part[i].iov_len > left)
-			part[i].iov_len = left;
-		left -= part[i].iov_len;
-	}
-	return xr_flow_send(f, fd, part, (int)i, flags);
-}
+#include "user.h"
 
 static ssize_t send_buf(struct xr_flow *f, int fd, const void *buf, size_t n, int flags)
 {
 	struct iovec iov = { (void *)(uintptr_t)buf, n > XR_RW_MAX ? XR_RW_MAX : n };
 
+	if (xr_unlikely(!xr_user_buffer(buf, iov.iov_len)))
+		return -EFAULT;
 	return xr_flow_send(f, fd, &iov, 1, flags);
 }
 
 static ssize_t write_buf(struct xr_flow *f, int fd, const void *buf, size_t n)
 {
+	struct iovec iov = { (void *)(uintptr_t)buf, n > XR_RW_MAX ? XR_RW_MAX : n };
+
+	if (xr_unlikely(!xr_user_range(buf, n)))
+		return -EFAULT;
 	if (xr_unlikely((ssize_t)n < 0))
 		return -EINVAL;
-	return send_buf(f, fd, buf, n, 0);
+	return xr_flow_send(f, fd, &iov, 1, 0);
 }
 
 XR_SLOW ssize_t write_flow(struct xr_flow *f, int fd, const void *buf, size_t n)
@@ -55,14 +39,15 @@ XR_ALIAS(write) ssize_t __write(int fd, const void *buf, size_t n);
 
 static ssize_t write_iov(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, int flags)
 {
+	struct iovec few[XR_IOV_FEW], *own;
 	ssize_t n;
-	int cut;
 
 	if (cnt < 0 || cnt > IOV_MAX)
 		return -EINVAL;
+	own = XR_IOV_ROOM(few, cnt);
 	/* as in the kernel, vectors of nothing do not reach the socket: write(2) and send(2) do */
-	n = xr_iov_total(iov, (size_t)cnt, &cut);
-	return n <= 0 ? n : xr_hook_sendv(f, fd, iov, (size_t)cnt, flags);
+	n = xr_iov_import(own, iov, (size_t)cnt);
+	return n <= 0 ? n : xr_flow_send(f, fd, own, cnt, flags);
 }
 
 XR_SLOW ssize_t writev_flow(struct xr_flow *f, int fd, const struct iovec *iov, int cnt)
@@ -137,13 +122,28 @@ static void fastopen(int fd)
 		xr_flow_stay_tcp(f, fd, XR_REASON_FASTOPEN);
 }
 
-/* TCP ignores the address of a connected socket. */
+/* TCP ignores the address of a connected socket, after it was copied in. */
+static ssize_t sendto_buf(struct xr_flow *f, int fd, const void *buf, size_t n, int flags,
+			  const struct sockaddr *addr, socklen_t len)
+{
+	int r;
+
+	if (xr_unlikely(addr != NULL)) {
+		if (!xr_user_range(buf, n > XR_RW_MAX ? XR_RW_MAX : n))
+			return -EFAULT;
+		r = xr_addr_import(addr, len);
+		if (r)
+			return r;
+	}
+	return send_buf(f, fd, buf, n, flags);
+}
+
 XR_SLOW ssize_t sendto_flow(struct xr_flow *f, int fd, const void *buf, size_t n, int flags,
 			    const struct sockaddr *addr, socklen_t len)
 {
 	if (xr_unlikely(flags & XR_SEND_KERNEL))
 		xr_hook_send_kernel(f, fd, flags);
-	return XR_CARRY_TX(f, fd, send_buf(f, fd, buf, n, flags),
+	return XR_CARRY_TX(f, fd, sendto_buf(f, fd, buf, n, flags, addr, len),
 			   xr_real.sendto(fd, buf, n, flags, addr, len));
 }
 
@@ -161,11 +161,15 @@ XR_HOOK ssize_t sendto(int fd, const void *buf, size_t n, int flags, const struc
 
 ssize_t xr_hook_sendmsg(struct xr_flow *f, int fd, const struct msghdr *mh, int flags)
 {
-	if (mh->msg_iovlen > IOV_MAX)
-		return -EMSGSIZE;
-	if (mh->msg_name && (int)mh->msg_namelen < 0)
-		return -EINVAL;
-	return xr_hook_sendv(f, fd, mh->msg_iov, mh->msg_iovlen, flags);
+	struct iovec few[XR_IOV_FEW], *own;
+	struct msghdr m;
+	ssize_t n = xr_msghdr_import(&m, mh, 1);
+
+	if (xr_unlikely(n))
+		return n;
+	own = XR_IOV_ROOM(few, m.msg_iovlen);
+	n = xr_iov_import(own, m.msg_iov, m.msg_iovlen);
+	return n < 0 ? n : xr_flow_send(f, fd, own, (int)m.msg_iovlen, flags);
 }
 
 /* A flow whose descriptor leaves for another process must be all in its kernel socket. */
@@ -182,32 +186,40 @@ static void send_right(int fd)
 	xr_fetch_add(&f->procs, 1);
 }
 
-static void send_rights(const struct msghdr *mh)
+/* Control data that is not what it should be is the kernel's to refuse. */
+static void send_rights(const struct msghdr *m)
 {
-	struct cmsghdr *c;
+	const uint8_t *control = m->msg_control;
+	size_t off = 0, at;
+	struct cmsghdr c;
+	int passed;
 
-	for (c = CMSG_FIRSTHDR(mh); c; c = CMSG_NXTHDR((struct msghdr *)(uintptr_t)mh, c)) {
-		const unsigned char *p = CMSG_DATA(c);
-		const unsigned char *end = (unsigned char *)c + c->cmsg_len;
-
-		if (c->cmsg_len < CMSG_LEN(0))
+	while (off < m->msg_controllen && m->msg_controllen - off >= sizeof(c)) {
+		if (xr_user_get(&c, control + off, sizeof(c)) || c.cmsg_len < CMSG_LEN(0) ||
+		    c.cmsg_len > m->msg_controllen - off)
 			return;
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		for (; p + sizeof(int) <= end; p += sizeof(int)) {
-			int passed;
-
-			memcpy(&passed, p, sizeof(passed));
-			send_right(passed);
-		}
+		if (c.cmsg_level == SOL_SOCKET && c.cmsg_type == SCM_RIGHTS)
+			for (at = CMSG_LEN(0); at + sizeof(int) <= c.cmsg_len; at += sizeof(int)) {
+				if (xr_user_get(&passed, control + off + at, sizeof(passed)))
+					return;
+				send_right(passed);
+			}
+		off += CMSG_ALIGN(c.cmsg_len);
 	}
 }
 
-/* What of a message concerns the kernel: before it is sent by either carrier. */
+/*
+ * What of a message concerns the kernel: before it is sent by either carrier.  Without an
+ * entry in the table there is no flow that could be passed, and no need to look.
+ */
 static void sendmsg_prepare(struct xr_flow *f, int fd, const struct msghdr *mh, int flags)
 {
-	if (mh->msg_controllen && mh->msg_control) {
-		send_rights(mh);
+	struct msghdr m;
+
+	if (xr_load_relaxed(&xr_fd_any) &&
+	    !xr_user_get(&m.msg_controllen, &mh->msg_controllen, sizeof(m.msg_controllen)) &&
+	    xr_unlikely(m.msg_controllen) && !xr_user_get(&m, mh, sizeof(m)) && m.msg_control) {
+		send_rights(&m);
 		if (f && !xr_fork_check_fd(fd))
 			xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
 	}
@@ -227,10 +239,20 @@ XR_HOOK ssize_t sendmsg(int fd, const struct msghdr *mh, int flags)
 {
 	struct xr_flow *f = xr_hook_find(fd);
 
-	/* NULL: the kernel says EFAULT */
-	if (xr_likely(mh) && xr_unlikely(mh->msg_controllen || flags & XR_SEND_KERNEL))
-		sendmsg_prepare(f, fd, mh, flags);
+	sendmsg_prepare(f, fd, mh, flags);
 	return xr_likely(!f) ? xr_real.sendmsg(fd, mh, flags) : sendmsg_flow(f, fd, mh, flags);
+}
+
+/* The bytes of a message that the kernel or a flow has taken. */
+static ssize_t msg_total(const struct msghdr *mh)
+{
+	struct iovec few[XR_IOV_FEW], *own;
+	struct msghdr m;
+
+	if (xr_user_get(&m, mh, sizeof(m)) || m.msg_iovlen > IOV_MAX)
+		return 0;
+	own = XR_IOV_ROOM(few, m.msg_iovlen);
+	return xr_iov_import(own, m.msg_iov, m.msg_iovlen);
 }
 
 /* The loop of the kernel's __sys_sendmmsg: it ends after a message that did not fit. */
@@ -241,16 +263,17 @@ static int sendmmsg_loop(struct xr_flow *f, int fd, struct mmsghdr *vec, unsigne
 
 	for (i = 0; i < vlen && i < IOV_MAX; i++) {
 		const struct msghdr *mh = &vec[i].msg_hdr;
-		ssize_t total, n;
-		int cut;
+		unsigned int len;
+		ssize_t n;
 
 		n = XR_CARRY_TX(f, fd, xr_hook_sendmsg(f, fd, mh, flags),
 				xr_real.sendmsg(fd, mh, flags));
 		if (n < 0)
 			return i ? (int)i : -1;
-		vec[i].msg_len = (unsigned int)n;
-		total = xr_iov_total(mh->msg_iov, mh->msg_iovlen, &cut);
-		if (n < total)
+		len = (unsigned int)n;
+		if (xr_user_put(&vec[i].msg_len, &len, sizeof(len)))
+			return i ? (int)i : (int)xr_ret(-EFAULT);
+		if (n < msg_total(mh))
 			return (int)i + 1;
 	}
 	return (int)i;
@@ -262,8 +285,7 @@ XR_HOOK int sendmmsg(int fd, struct mmsghdr *vec, unsigned int vlen, int flags)
 	unsigned int i;
 
 	for (i = 0; i < vlen && i < IOV_MAX; i++)
-		if (vec[i].msg_hdr.msg_controllen || flags & XR_SEND_KERNEL)
-			sendmsg_prepare(f, fd, &vec[i].msg_hdr, flags);
+		sendmsg_prepare(f, fd, &vec[i].msg_hdr, flags);
 	if (xr_likely(!f))
 		return xr_real.sendmmsg(fd, vec, vlen, flags);
 	return sendmmsg_loop(f, fd, vec, vlen, flags);

@@ -16,6 +16,7 @@
 #include "mem.h"
 #include "pollset.h"
 #include "ready.h"
+#include "user.h"
 #include "waiter.h"
 
 #define POLL_SMALL	32	/* descriptors for which the stack will do */
@@ -54,6 +55,7 @@ struct poll_run {
 	void *scratch;
 	size_t own;
 	uint64_t slice;		/* longest sleep, ns; 0: any */
+	int told;		/* the program's revents are set */
 };
 
 /* ---- what counts ---------------------------------------------------------- */
@@ -357,13 +359,13 @@ static int poll_prepare(struct poll_run *p)
 }
 
 /* The kernel poll.  A function of its own, since cancellation leaves it by longjmp. */
-static __attribute__((noinline)) int poll_in_kernel(struct poll_run *p, uint32_t n,
-						    uint64_t deadline)
+static __attribute__((noinline)) int poll_in_kernel(struct poll_run *p, struct pollfd *k,
+						    uint32_t n, uint64_t deadline)
 {
 	int r;
 
 	pthread_cleanup_push(poll_cancelled, p);
-	r = xr_sleep_poll(p->k, n, deadline, p->a->sigmask, p->mark, 1);
+	r = xr_sleep_poll(k, n, deadline, p->a->sigmask, p->mark, 1);
 	pthread_cleanup_pop(0);
 	return r;
 }
@@ -390,12 +392,12 @@ static int poll_sleep(struct poll_run *p)
 	p->k[bell].fd = p->nfabric ? xr_control_fd() : -1;
 	p->k[bell].events = POLLIN;
 	p->k[bell].revents = 0;
-	r = poll_in_kernel(p, bell + (p->k[bell].fd >= 0), xr_deadline_min(deadline, slice));
+	r = poll_in_kernel(p, p->k, bell + (p->k[bell].fd >= 0), xr_deadline_min(deadline, slice));
 	if (xr_unlikely(r > 0 && p->k[bell].revents))
 		xr_control_drain();
 	if (r == -EINVAL && p->nlinks)
 		/* more descriptors than the limit with the bells: without them, in slices */
-		r = poll_in_kernel(p, (uint32_t)a->n,
+		r = poll_in_kernel(p, p->k, (uint32_t)a->n,
 				   xr_deadline_min(deadline, xr_now_ns() + XR_WAIT_SLICE));
 	for (j = 0; r > 0 && j < p->nlinks; j++)
 		if (p->k[a->n + j].revents)
@@ -429,14 +431,20 @@ static int poll_counted(struct poll_run *p, int *ret)
 	p->slice = 0;
 	p->w = 0;
 	if (!poll_prepare(p)) {
-		r = poll_in_kernel(p, (uint32_t)a->n, !a->has_deadline ? 0 :
-				   a->deadline ? a->deadline : 1);
+		r = poll_in_kernel(p, a->user ? a->user : p->k, (uint32_t)a->n,
+				   !a->has_deadline ? 0 : a->deadline ? a->deadline : 1);
 		done = 1;
 	}
 	for (i = 0; i < a->n; i++)
 		poll_let_go(&p->item[i]);
 	if (!done)
 		return 0;
+	if (a->user) {
+		/* the kernel has told the program */
+		p->told = 1;
+		*ret = r;
+		return 1;
+	}
 	*ret = poll_take(p, r);
 	/* nothing, and not for want of time: select has no word for what the kernel showed */
 	return *ret || !r;
@@ -477,29 +485,52 @@ static int poll_run(struct poll_run *p)
 	}
 }
 
-int xr_poll_wait(const struct xr_poll_args *a)
+/* The program is told about all of its descriptors, whatever the outcome.  0 or -EFAULT. */
+static int poll_tell(struct pollfd *user, const struct pollfd *fds, nfds_t n)
 {
+	nfds_t i;
+
+	for (i = 0; i < n; i++)
+		if (xr_user_put(&user[i].revents, &fds[i].revents, sizeof(fds[i].revents)))
+			return -EFAULT;
+	return 0;
+}
+
+int xr_poll_wait(const struct xr_poll_args *args)
+{
+	struct xr_poll_args a = *args;
+	struct pollfd own[POLL_SMALL];
 	struct poll_item item[POLL_SMALL];
 	struct poll_link link[POLL_SMALL];
 	struct pollfd k[2 * POLL_SMALL + 1];
-	struct poll_run p = { .a = a, .item = item, .link = link, .k = k };
-	size_t per = sizeof(item[0]) + sizeof(link[0]) + 2 * sizeof(k[0]);
+	struct poll_run p = { .a = &a, .item = item, .link = link, .k = k };
+	size_t per = sizeof(item[0]) + sizeof(link[0]) + 2 * sizeof(k[0]) + sizeof(own[0]);
 	int n;
 
 	p.mark = xr_signal_mark();
-	if (a->n > POLL_SMALL) {
-		if (a->n > UINT32_MAX / 4)
+	if (a.user)
+		a.fds = own;
+	if (a.n > POLL_SMALL) {
+		if (a.n > UINT32_MAX / 4)
 			return -EINVAL;
-		p.scratch = xr_scratch_get(a->n * per + sizeof(k[0]),
+		p.scratch = xr_scratch_get(a.n * per + sizeof(k[0]),
 					   (uintptr_t)__builtin_frame_address(0), &p.own);
 		if (!p.scratch)
 			return -ENOMEM;
 		p.item = p.scratch;
-		p.link = (struct poll_link *)(p.item + a->n);
-		p.k = (struct pollfd *)(p.link + a->n);
+		p.link = (struct poll_link *)(p.item + a.n);
+		p.k = (struct pollfd *)(p.link + a.n);
+		if (a.user)
+			a.fds = p.k + 2 * a.n + 1;
 	}
-	memset(p.item, 0, a->n * sizeof(*p.item));
-	n = poll_run(&p);
+	memset(p.item, 0, a.n * sizeof(*p.item));
+	if (a.user && xr_user_get(a.fds, a.user, a.n * sizeof(own[0]))) {
+		n = -EFAULT;
+	} else {
+		n = poll_run(&p);
+		if (a.user && !p.told && (n >= 0 || n == -EINTR) && poll_tell(a.user, a.fds, a.n))
+			n = -EFAULT;
+	}
 	if (p.scratch)
 		xr_scratch_put(p.scratch, p.own);
 	return n;
@@ -508,7 +539,7 @@ int xr_poll_wait(const struct xr_poll_args *a)
 int xr_poll(struct pollfd *fds, nfds_t n, uint64_t deadline, int has_deadline,
 	    const sigset_t *sigmask)
 {
-	struct xr_poll_args a = { .fds = fds, .n = n, .deadline = deadline,
+	struct xr_poll_args a = { .user = fds, .n = n, .deadline = deadline,
 				  .has_deadline = has_deadline, .sigmask = sigmask };
 
 	return xr_poll_wait(&a);

@@ -9,6 +9,7 @@
 
 struct xr_poll_args {
 	struct pollfd *fds;	/* revents are set like poll(2) does */
+	struct pollfd *user;	/* the same in the program's memory, instead; or NULL */
 	nfds_t n;
 	uint64_t deadline;
 	int has_deadline;

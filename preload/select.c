@@ -8,10 +8,12 @@
 #include "mem.h"
 #include "pollset.h"
 #include "ready.h"
+#include "user.h"
 #include "waiter.h"
 
 #define SELECT_SMALL	32
 #define WORD_BITS	(8 * (int)sizeof(unsigned long))
+#define SELECT_WORDS	16	/* of a set for which the stack will do: FD_SETSIZE */
 
 /* Results that put a descriptor into the read, write and exception set. */
 static const uint32_t select_answer[3] = {
@@ -27,10 +29,35 @@ static const short select_ask[3] = {
 	POLLPRI,
 };
 
+/* Copies of the program's sets. */
 struct select_sets {
 	unsigned long *set[3];
+	unsigned long *user[3];
 	int n;
+	size_t words;		/* of each */
 };
+
+static int sets_get(struct select_sets *s, unsigned long *room)
+{
+	int i;
+
+	for (i = 0; i < 3; i++) {
+		s->set[i] = s->user[i] ? room + (size_t)i * s->words : NULL;
+		if (s->user[i] && xr_user_get(s->set[i], s->user[i], s->words * sizeof(long)))
+			return -EFAULT;
+	}
+	return 0;
+}
+
+static int sets_put(const struct select_sets *s)
+{
+	int i;
+
+	for (i = 0; i < 3; i++)
+		if (s->user[i] && xr_user_put(s->user[i], s->set[i], s->words * sizeof(long)))
+			return -EFAULT;
+	return 0;
+}
 
 static unsigned long select_word(const struct select_sets *s, int which, int word)
 {
@@ -80,8 +107,7 @@ static int select_answers(const struct select_sets *s, const struct pollfd *p, i
 
 	for (j = 0; j < 3; j++)
 		if (s->set[j])
-			memset(s->set[j], 0, (size_t)((s->n + WORD_BITS - 1) / WORD_BITS) *
-					     sizeof(long));
+			memset(s->set[j], 0, s->words * sizeof(long));
 	for (i = 0; i < n; i++)
 		for (j = 0; j < 3; j++)
 			if ((p[i].events & select_ask[j]) &&
@@ -92,20 +118,12 @@ static int select_answers(const struct select_sets *s, const struct pollfd *p, i
 	return bits;
 }
 
-int xr_select(int n, fd_set *r, fd_set *w, fd_set *e, uint64_t deadline, int has_deadline,
-	      const sigset_t *sigmask)
+static int select_run(const struct select_sets *s, struct xr_poll_args *a)
 {
-	struct select_sets s = { { (unsigned long *)(void *)r, (unsigned long *)(void *)w,
-				   (unsigned long *)(void *)e }, n };
 	struct pollfd small[SELECT_SMALL], *p = small;
-	struct xr_poll_args a = { .deadline = deadline, .has_deadline = has_deadline,
-				  .sigmask = sigmask, .select = 1 };
+	int count = select_count(s), i, ret;
 	size_t len = 0;
-	int count, i, ret;
 
-	if (n < 0)
-		return -EINVAL;
-	count = select_count(&s);
 	if (count > SELECT_SMALL) {
 		/* not the thread's scratch memory: the poll below wants that */
 		len = (size_t)count * sizeof(*p);
@@ -113,16 +131,44 @@ int xr_select(int n, fd_set *r, fd_set *w, fd_set *e, uint64_t deadline, int has
 		if (!p)
 			return -ENOMEM;
 	}
-	select_fill(&s, p);
-	a.fds = p;
-	a.n = (nfds_t)count;
-	ret = xr_poll_wait(&a);
+	select_fill(s, p);
+	a->fds = p;
+	a->n = (nfds_t)count;
+	ret = xr_poll_wait(a);
 	for (i = 0; ret > 0 && i < count; i++)
 		if (p[i].revents & POLLNVAL)
 			ret = -EBADF;
 	if (ret >= 0)
-		ret = select_answers(&s, p, count);
+		ret = select_answers(s, p, count);
 	if (len)
 		xr_unmap(p, len);
+	return ret;
+}
+
+int xr_select(int n, fd_set *r, fd_set *w, fd_set *e, uint64_t deadline, int has_deadline,
+	      const sigset_t *sigmask)
+{
+	struct select_sets s = { .user = { (unsigned long *)(void *)r, (unsigned long *)(void *)w,
+					   (unsigned long *)(void *)e }, .n = n };
+	struct xr_poll_args a = { .deadline = deadline, .has_deadline = has_deadline,
+				  .sigmask = sigmask, .select = 1 };
+	unsigned long small[3 * SELECT_WORDS], *room = small;
+	int ret;
+
+	if (n < 0)
+		return -EINVAL;
+	s.words = ((size_t)n + WORD_BITS - 1) / WORD_BITS;
+	if (s.words > SELECT_WORDS) {
+		room = xr_map_private(3 * s.words * sizeof(long));
+		if (!room)
+			return -ENOMEM;
+	}
+	ret = sets_get(&s, room);
+	if (!ret)
+		ret = select_run(&s, &a);
+	if (ret >= 0 && sets_put(&s))
+		ret = -EFAULT;
+	if (room != small)
+		xr_unmap(room, 3 * s.words * sizeof(long));
 	return ret;
 }

@@ -9,6 +9,7 @@
  * The program sees its own pointers in everything that sigaction reports.  SIG_DFL and
  * SIG_IGN run no code and are left alone, and so are the signals of faults: nobody
  * sleeps through those, and crash handlers like to find themselves on top of the stack.
+ * SIGSEGV and SIGBUS are fault.c's business.
  */
 #include "hook.h"
 #include <pthread.h>
@@ -31,15 +32,20 @@ static XR_FORK_DATA _Atomic uint32_t signal_busy;
 static _Atomic uint32_t signal_wrapped;		/* a handler has ever been wrapped */
 static __thread struct xr_signal_mark signal_count;
 
+void xr_signal_note(int flags)
+{
+	/* own thread only; a handler that interrupts this one counts for both */
+	signal_count.any++;
+	if (!(flags & SA_RESTART))
+		signal_count.norestart++;
+}
+
 static void signal_entry(int sig, siginfo_t *info, void *context)
 {
 	struct signal_slot *s = &signal_slot[sig];
 	void (*handler)(int, siginfo_t *, void *);
 
-	/* own thread only; a handler that interrupts this one counts for both */
-	signal_count.any++;
-	if (!(xr_load_relaxed(&s->flags) & SA_RESTART))
-		signal_count.norestart++;
+	xr_signal_note(xr_load_relaxed(&s->flags));
 	/* acquire: pairs with the store before the kernel learnt of signal_entry */
 	handler = (void (*)(int, siginfo_t *, void *))xr_load_acquire(&s->handler);
 	handler(sig, info, context);
@@ -52,8 +58,7 @@ struct xr_signal_mark xr_signal_mark(void)
 
 static int signal_is_fault(int sig)
 {
-	return sig == SIGSEGV || sig == SIGBUS || sig == SIGFPE || sig == SIGILL ||
-	       sig == SIGTRAP || sig == SIGSYS;
+	return sig == SIGFPE || sig == SIGILL || sig == SIGTRAP || sig == SIGSYS;
 }
 
 /* Blocks every signal but those that libc needs for itself (cancellation, setuid). */
@@ -71,8 +76,7 @@ static void signal_restore(uint64_t old)
 	xr_sys4(SYS_rt_sigprocmask, SIG_SETMASK, &old, NULL, sizeof(old));
 }
 
-/* With signals blocked: sigaction may be called by a handler. */
-static uint64_t signal_lock(void)
+uint64_t xr_signal_lock(void)
 {
 	uint64_t mask = signal_block();
 	uint32_t old = 0;
@@ -84,7 +88,7 @@ static uint64_t signal_lock(void)
 	return mask;
 }
 
-static void signal_unlock(uint64_t mask)
+void xr_signal_unlock(uint64_t mask)
 {
 	/* release: the slot is complete for the next holder */
 	xr_store_release(&signal_busy, 0);
@@ -109,10 +113,12 @@ int xr_signal_action(int sig, const struct sigaction *act, struct sigaction *old
 	void *before;
 	int r, flags;
 
+	if (sig == SIGSEGV || sig == SIGBUS)
+		return xr_fault_action(sig, act, old);
 	if (sig < 1 || sig >= SIGNALS || signal_is_fault(sig))
 		return xr_real.sigaction(sig, act, old) ? -errno : 0;
 	s = &signal_slot[sig];
-	mask = signal_lock();
+	mask = xr_signal_lock();
 	before = xr_load_relaxed(&s->handler);
 	flags = xr_load_relaxed(&s->flags);
 	/* a vfork child has handlers of its own, but this table is its parent's */
@@ -131,7 +137,7 @@ int xr_signal_action(int sig, const struct sigaction *act, struct sigaction *old
 		xr_store_relaxed(&s->flags, flags);
 		xr_store_release(&s->handler, before);
 	}
-	signal_unlock(mask);
+	xr_signal_unlock(mask);
 	if (!r && old) {
 		*old = was;
 		if (was.sa_sigaction == signal_entry)

@@ -13,6 +13,7 @@
 #include "mem.h"
 #include "ready.h"
 #include "upgrade.h"
+#include "user.h"
 
 struct xr_upgrade xr_up_table[XR_UP_MAX];	/* entries claimed under up_lock */
 static _Atomic uint32_t up_lock;
@@ -503,6 +504,8 @@ static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *att
 	}
 	if (u->state == XR_UP_EXCHANGED) {
 		xr_up_past_forget(u);
+		/* from now on it is us who copy from and to the program's buffers */
+		xr_user_guard();
 		xr_fetch_or(&f->path, XR_PATH_MOVE);
 		if (xr_control_holds(f)) {
 			*retreat = XR_REASON_OPERATOR;
