@@ -27,8 +27,10 @@ int xr_dst_copy_many(struct rx_dst *d, const uint8_t *src, size_t n)
 	struct rx_dst start = *d;
 
 	while (n) {
-		size_t k = d->iov->iov_len - d->off;
+		size_t k;
 
+		dst_skip_empty(d);
+		k = d->iov->iov_len - d->off;
 		if (k > n)
 			k = n;
 		if (xr_copy_to_user((uint8_t *)d->iov->iov_base + d->off, src, k)) {

@@ -130,7 +130,11 @@ static ssize_t hook_sendfile(int out, int in, off_t *offset, size_t count)
 	struct xr_flow *f = xr_hook_flow(out), *src = xr_hook_flow(in);
 	uint32_t gen = f ? xr_load_relaxed(&f->gen) : 0;
 	ssize_t n;
+	off_t pos;
 
+	/* before anything is moved on its account; the kernel says EFAULT before all else, too */
+	if (offset && (f || src) && xr_user_get(&pos, offset, sizeof(pos)))
+		return xr_ret(-EFAULT);
 	if (xr_unlikely(src))
 		xr_flow_stay_tcp(src, in, XR_REASON_RETREAT_CALL);
 	if (xr_likely(!f))

@@ -14,6 +14,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/select.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -266,7 +267,7 @@ long do_bad(const struct op *o, struct res *r)
 	struct iovec one = { a.buf[0], 100 }, neg = { a.buf[0], (size_t)-5 };
 	struct iovec hole = { a.hole, 100 }, mixed[2] = { { a.buf[0], 100 }, { a.hole, 100 } };
 	struct msghdr mh = { .msg_iov = &one, .msg_iovlen = 1025 };
-	struct timespec odd = { 0, 2000000000 };
+	struct timespec odd = { 0, 2000000000 }, none = { 0, 0 };
 	struct pollfd p = { .fd = fd, .events = POLLIN };
 	struct epoll_event ev = { .events = EPOLLIN };
 	struct sockaddr_in sa = { .sin_family = AF_INET };
@@ -334,6 +335,16 @@ long do_bad(const struct op *o, struct res *r)
 	case 55: return ioctl(fd, FIONBIO, a.hole);
 	case 56: return ioctl(fd, SIOCOUTQ, a.hole);
 	case 57: return epoll_wait(a.ep[0], (struct epoll_event *)a.hole, 4, 0);
+	case 58: return recv(fd, a.hole, 10, MSG_DONTWAIT | MSG_PEEK | MSG_TRUNC);
+	case 59: return recv(fd, (void *)-4096l, 10, MSG_DONTWAIT);
+	case 60: return send(fd, (void *)-4096l, 10, MSG_NOSIGNAL | MSG_DONTWAIT);
+	case 61: return sendto(fd, a.buf[0], 10, MSG_NOSIGNAL | MSG_DONTWAIT, (struct sockaddr *)a.hole, 16);
+	case 62: return recvmmsg(fd, (struct mmsghdr *)a.hole, 2, MSG_DONTWAIT, NULL);
+	case 63: return sendmmsg(fd, (struct mmsghdr *)a.hole, 2, MSG_DONTWAIT | MSG_NOSIGNAL);
+	case 64: return ppoll(&p, 1, &none, (sigset_t *)a.hole);
+	case 65: return epoll_wait(a.ep[0], (struct epoll_event *)-4096l, 4, 0);
+	case 66: return epoll_ctl(a.ep[0], EPOLL_CTL_MOD, fd, (struct epoll_event *)a.hole);
+	case 67: return sendfile(fd, fd, (off_t *)a.hole, 10);
 	default: errno = 0; return 0;
 	}
 }

@@ -17,8 +17,6 @@ uint64_t rnd64(uint64_t *s)
 	return z ^ (z >> 31);
 }
 
-int with_faults;
-
 struct gen {
 	struct model m;
 	struct script *s;
@@ -425,7 +423,7 @@ static void gen_one(struct gen *g)
 	} else if (r < 900) {
 		emit(g, OP(NONBLOCK, s, slot(g, s), (int)rnd(g, 2), (int)rnd(g, 2)));
 	} else if (r < 920) {
-		emit(g, OP(BAD, s, slot(g, s), (int)rnd(g, with_faults ? BAD_CALLS : BAD_FAULTS)));
+		emit(g, OP(BAD, s, slot(g, s), (int)rnd(g, BAD_CALLS)));
 	} else if (r < 935) {
 		emit(g, OP(DUP, s, slot(g, s), (int)rnd(g, 3), empty_slot(g, s)));
 	} else if (r < 940) {

@@ -12,11 +12,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 
-/*
- * Not asked unless --faults is given: calls with an address that faults.  The kernel says EFAULT;
- * under the preload object, where a fabric carries the connection, the copy is made by the
- * program itself, and it is SIGSEGV, as for any other wrong pointer.
- */
 #define LEGAL_TABLE(X) \
 	X(STATE, "TCP_INFO: the state of a socket that is shut down, which changes with the " \
 	  "peer's acknowledgements, and stays ESTABLISHED beneath a connection on shm") \

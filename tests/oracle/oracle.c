@@ -313,7 +313,6 @@ static void usage(FILE *f)
 	      "  --keep DIR      store scripts that fail there\n"
 	      "  --replay FILE   run this script\n"
 	      "  --times N       so many times\n"
-	      "  --faults        also addresses that fault, of which xrdma is known to make SIGSEGV\n"
 	      "  --print         only print the script of the seed\n"
 	      "  --no-shrink     leave scripts that fail as they are\n"
 	      "  --run PROGRAM   xrdma-run\n"
@@ -380,7 +379,7 @@ int main(int argc, char **argv)
 		{ "jobs", 1, NULL, 'j' }, { "mode", 1, NULL, 'm' }, { "failures", 1, NULL, 'f' },
 		{ "keep", 1, NULL, 'k' }, { "replay", 1, NULL, 'r' }, { "times", 1, NULL, 'n' },
 		{ "no-shrink", 0, NULL, 'S' }, { "run", 1, NULL, 'R' }, { "verbose", 0, NULL, 'v' },
-		{ "faults", 0, NULL, 'F' }, { "print", 0, NULL, 'P' }, { "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
+		{ "print", 0, NULL, 'P' }, { "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
 	};
 	const char *file = NULL;
 	static struct script shown;
@@ -404,7 +403,6 @@ int main(int argc, char **argv)
 		case 'n': times = atoi(optarg); break;
 		case 'S': no_shrink = 1; break;
 		case 'R': setenv("ORACLE_RUN", optarg, 1); break;
-		case 'F': with_faults = 1; break;
 		case 'P': print = 1; break;
 		case 'v': verbose = 1; break;
 		case 'h': usage(stdout); return 0;

@@ -190,7 +190,6 @@ int model_refs(const struct model *m, int conn, int end);
 /* generate.c */
 uint64_t rnd64(uint64_t *s);
 void generate(struct script *s, uint64_t seed);
-extern int with_faults;	/* also addresses that fault, see legal.c */
 
 /* legal.c: NULL, or what is different first; op and part say where. */
 const char *compare(const struct script *s, const struct shared *plain, const struct shared *other,
