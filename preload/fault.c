@@ -22,6 +22,8 @@
 /* Flags of which the kernel is told something else than the program said. */
 #define FAULT_FLAGS	(SA_SIGINFO | SA_RESETHAND | SA_ONSTACK)
 
+/* From now on handlers are installed wherever the program permits. */
+_Atomic uint32_t xr_user_moved;
 _Atomic uint32_t xr_user_guarded;
 _Atomic uintptr_t xr_user_end = UINTPTR_MAX;
 
@@ -33,8 +35,6 @@ static struct fault_slot {
 	_Atomic(void *) handler;
 	_Atomic int flags;
 } fault_slot[2];
-
-static _Atomic uint32_t fault_wanted;	/* handlers are installed wherever the program permits */
 
 static struct fault_slot *slot_of(int sig)
 {
@@ -142,7 +142,7 @@ int xr_fault_action(int sig, const struct sigaction *act, struct sigaction *old)
 		act = &mine;
 	}
 	mask = xr_signal_lock();
-	if (!xr_load_relaxed(&fault_wanted)) {
+	if (!xr_load_relaxed(&xr_user_moved)) {
 		xr_signal_unlock(mask);
 		return xr_real.sigaction(sig, act, old) ? -errno : 0;
 	}
@@ -208,12 +208,12 @@ void xr_user_guard(void)
 {
 	uint64_t mask;
 
-	if (xr_likely(xr_load_relaxed(&fault_wanted)))
+	if (xr_likely(xr_load_relaxed(&xr_user_moved)))
 		return;
 	mask = xr_signal_lock();
-	if (!xr_load_relaxed(&fault_wanted)) {
+	if (!xr_load_relaxed(&xr_user_moved)) {
 		xr_store_relaxed(&xr_user_end, address_end());
-		xr_store_relaxed(&fault_wanted, 1);
+		xr_store_relaxed(&xr_user_moved, 1);
 		guard_install(SIGBUS);
 		if (guard_install(SIGSEGV))
 			/* release: pairs with the acquire in xr_user_get */
@@ -247,7 +247,10 @@ static int pages_ask(const void *user, size_t n, int write)
 
 int xr_user_get_asking(void *dst, const void *user, size_t n)
 {
-	if (pages_ask(user, n, 0))
+	uintptr_t here = (uintptr_t)__builtin_frame_address(0), p = (uintptr_t)user;
+
+	/* most structures are in a frame above this one: its own page need not be asked about */
+	if (((p ^ here) | ((p + n - 1) ^ here)) >= 4096 && pages_ask(user, n, 0))
 		return -EFAULT;
 	memcpy(dst, user, n);
 	return 0;

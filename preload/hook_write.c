@@ -279,11 +279,23 @@ static int sendmmsg_loop(struct xr_flow *f, int fd, struct mmsghdr *vec, unsigne
 	return (int)i;
 }
 
+static int is_unix(int fd)
+{
+	int domain = 0;
+	socklen_t len = sizeof(domain);
+
+	xr_sys5(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &domain, &len);
+	return domain == AF_UNIX;
+}
+
 XR_HOOK int sendmmsg(int fd, struct mmsghdr *vec, unsigned int vlen, int flags)
 {
 	struct xr_flow *f = xr_hook_flow(fd);
 	unsigned int i;
 
+	/* before a flow has moved a look at each message is dear: not for what can pass none */
+	if (!f && !(flags & MSG_FASTOPEN) && !xr_load_relaxed(&xr_user_guarded) && !is_unix(fd))
+		return xr_real.sendmmsg(fd, vec, vlen, flags);
 	for (i = 0; i < vlen && i < IOV_MAX; i++)
 		sendmsg_prepare(f, fd, &vec[i].msg_hdr, flags);
 	if (xr_likely(!f))

@@ -19,6 +19,9 @@
  */
 void xr_user_guard(void);
 
+/* 1: xr_user_guard() was called; no flow of this process is on a fabric, or was, before. */
+extern _Atomic uint32_t xr_user_moved;
+
 /* Those handlers are there: written under the lock of signal.c, read anywhere. */
 extern _Atomic uint32_t xr_user_guarded;
 
