@@ -93,6 +93,14 @@ static int dev_search(struct rdma_event_channel *ch, const char *name, struct v_
 	return have ? 0 : error;
 }
 
+/* The library looks in several places, and its error is that of the last one. */
+static int dev_why(int r)
+{
+	if (!faccessat(AT_FDCWD, "/dev/infiniband/rdma_cm", R_OK | W_OK, AT_EACCESS))
+		return r;
+	return errno == EACCES ? -EACCES : -ENODEV;
+}
+
 static int dev_find(const char *what, struct v_found *f)
 {
 	struct rdma_event_channel *ch = rdma_create_event_channel();
@@ -101,7 +109,7 @@ static int dev_find(const char *what, struct v_found *f)
 	int r;
 
 	if (!ch)
-		return v_null();
+		return dev_why(v_null());
 	if (what && xr_snprintf(with_port, sizeof(with_port), strchr(what, ':') ? "[%s]:1" : "%s:1", what) <
 	    (int)sizeof(with_port) && !v_address(with_port, &addr)) {
 		r = v_routable(&addr) ? dev_of_address(ch, &addr, f) : -EADDRNOTAVAIL;

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The verbs fabric: the unit tests that run over any device, on rxe, and the examples between two hosts."""
+import os
+import random
+import subprocess
+import time
+
+import pytest
+
+import harness
+import hosts
+
+pytestmark = [pytest.mark.timeout(150),
+              pytest.mark.skipif("GUEST" not in os.environ, reason="runs in the guest: tests/guest/check")]
+
+MODULE = os.path.dirname(harness.find(".libs/libxrdma-verbs.so"))
+
+
+@pytest.mark.parametrize("name", [
+    "test_shm_device", "test_shm_errors", "test_shm_cm", "test_shm_sleep", "test_traps", "test_channel",
+    "test_channel_calls", "test_qpcache", "test_verbs"])
+def test_unit(name):
+    """The same programs as on the host, over a device that talks to itself."""
+    with hosts.Hosts(1, "rxe") as (a,), a.inside():
+        p = subprocess.run([harness.find("tests/unit/" + name)], capture_output=True, text=True, check=False, timeout=140,
+                           env=dict(os.environ, XRDMA_TEST_FABRIC="verbs:" + a.address, XRDMA_TEST_LINK=a.link,
+                                    XRDMA_MODULE_DIR=MODULE))
+    print(p.stdout)
+    assert p.returncode == 0, p.stdout[-3000:] + p.stderr[-3000:]
+
+
+def echo(host, *argv):
+    with host.inside():
+        return subprocess.run([harness.find("examples/echo-client"), *argv], capture_output=True, text=True, timeout=20,
+                              check=False, env=dict(os.environ, XRDMA_MODULE_DIR=MODULE))
+
+
+@pytest.mark.parametrize("mtu", [1500, 9000])
+def test_echo(mtu):
+    """The examples between two hosts, over IPv4 and IPv6; a server that is gone is told."""
+    with hosts.Hosts(2, "rxe", mtu) as (a, b):
+        for address in ("%s:7000" % a.address, "[%s]:7000" % a.address6):
+            with a.inside():
+                server = subprocess.Popen([harness.find("examples/echo-server"), address, "verbs"],
+                                          env=dict(os.environ, XRDMA_MODULE_DIR=MODULE))
+            try:
+                end = time.monotonic() + 10
+                while (r := echo(b, address, "hello", "verbs")).stdout != "hello\n":
+                    assert server.poll() is None and time.monotonic() < end, r
+                    time.sleep(0.05)
+                for n in (1, 4096, 4097, 100000):
+                    text = "".join(random.Random(n).choices("abcdefghijklmnopqrstuvwxyz", k=n))
+                    r = echo(b, address, text, "verbs")
+                    assert (r.returncode, r.stdout) == (0, text + "\n"), r.stderr
+            finally:
+                server.kill()
+                server.wait()
+            assert "Connection refused" in echo(b, address, "hello", "verbs").stderr
+
+
+def test_iwarp_is_refused():
+    """iWARP has the ports of TCP: no half support."""
+    with hosts.Hosts(2, "siw") as (a, b):
+        r = echo(b, "%s:7000" % a.address, "hello", "verbs")
+        assert r.returncode == 1 and r.stdout == ""
+
+
+def test_without_the_module(tmp_path):
+    """No module, or one whose libraries are missing: there is no such device, and shm works on."""
+    with hosts.Hosts(1, "rxe") as (a,), a.inside():
+        for where in (str(tmp_path), MODULE):
+            env = dict(os.environ, XRDMA_MODULE_DIR=where)
+            if where == str(tmp_path):
+                (tmp_path / "libxrdma-verbs.so").write_bytes(b"not an object")
+            p = subprocess.run([harness.find("examples/echo-client"), a.address + ":7", "x", "verbs"], env=env, timeout=20,
+                               capture_output=True, text=True, check=False)
+            assert (p.returncode == 1) == (where == str(tmp_path)), p
+            p = subprocess.run([harness.find("examples/echo-client"), "nobody", "x"], env=env, timeout=20,
+                               capture_output=True, text=True, check=False)
+            assert "Connection refused" in p.stderr, p
