@@ -167,10 +167,22 @@ void xr_flow_connecting(struct xr_flow *f, int fd)
 	xr_store_release(&f->path, XR_PATH_COUNT);
 }
 
+/* On TCP for f->reason.  What is about to end, or no connection, is not worth a place in the list. */
+static void flow_show(struct xr_flow *f, int fd)
+{
+	if (f->reason != XR_REASON_CLOSED && f->reason != XR_REASON_LISTENER)
+		xr_flow_list(f, fd);
+	xr_stats_flow_reason(f->st, (enum xr_reason)f->reason);
+}
+
 void xr_flow_stay_tcp(struct xr_flow *f, int fd, enum xr_reason why)
 {
-	if (f->upgrade_off && !(xr_load_relaxed(&f->path) & XR_PATH_FABRIC))
+	if (f->upgrade_off && !(xr_load_relaxed(&f->path) & XR_PATH_FABRIC)) {
+		/* a forked child may have said so, which has no list to put its parent's flow in */
+		if (!f->st && f->connected && f->owner_pid == xr_getpid())
+			flow_show(f, fd);
 		return;
+	}
 	f->upgrade_off = 1;
 	if (f->link)
 		xr_fetch_or(&f->tx.dir->state, XR_DIR_STAYS);
@@ -183,10 +195,7 @@ void xr_flow_stay_tcp(struct xr_flow *f, int fd, enum xr_reason why)
 	}
 	f->reason = (uint16_t)why;
 	xr_stats_reason(why);
-	/* what is about to end, or no connection, is not worth a place in the list */
-	if (why != XR_REASON_CLOSED && why != XR_REASON_LISTENER)
-		xr_flow_list(f, fd);
-	xr_stats_flow_reason(f->st, why);
+	flow_show(f, fd);
 }
 
 /* ---- accounting of kernel I/O -------------------------------------------- */

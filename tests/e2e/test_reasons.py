@@ -38,7 +38,8 @@ def start(tmp_path):
         p = Proc(["/usr/bin/python3", "-c", MANY, conns, more], shim=True, options=options,
                  env={**env, **variables})
         made.append(p)
-        assert p.line() == "ready"
+        while p.line() != "ready":
+            pass
         return p
     go.conf, go.env = conf, {**os.environ, **env}
     yield go
@@ -161,3 +162,20 @@ def test_who_is_held_by_an_operator_is_seen(start):
     assert (got["held"], got["reason"]) == (False, "none")
     xr_stat(start.env, "--retreat", "--pid=%d" % p.pid, "--fd=4")
     assert flows_of(start.env, p.pid)[0]["held"] and not process(start, p)["held"]
+
+
+def test_what_a_shell_connects_is_listed(start):
+    """bash puts the connection on descriptor 1 for each echo; a child may have met it before."""
+    more = ("import threading; threading.Thread(target=lambda: [ends.append(s.accept()[0]) for _ in '12'], "
+            "daemon=True).start(); print(s.getsockname()[1], flush=True)")
+    port = start(0, more).seen[-2]
+    for fork in ("", "x=$(/bin/true);"):
+        code = "exec 3<>/dev/tcp/127.0.0.1/%s; %s echo hello >&3; echo ready; read x" % (port, fork)
+        b = Proc(["/bin/bash", "-c", code], shim=True, env={k: v for k, v in start.env.items() if "XRDMA" in k})
+        try:
+            assert b.line() == "ready"
+            (f,) = flows_of(start.env, b.pid)
+            assert (f["carrier"], f["fd"], f["tx"]["bytes"]["tcp"]) == ("tcp", 3, 6)
+            assert f["reason"] in ("retreat-unsupported-call", "exec"), f
+        finally:
+            b.stop()
