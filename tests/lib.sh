@@ -199,7 +199,7 @@ pytest_once() {
 run_pytest() {
 	local layer=$1 first again parallel=() options=(-q -rfEs --tb=short -o cache_dir="$work/cache-$1")
 	shift
-	python3 -c 'import xdist' 2>/dev/null && parallel=(-n 2)
+	python3 -c 'import xdist' 2>/dev/null && parallel=(-n "${pytest_jobs:-2}")
 	python3 -c 'import pytest_timeout' 2>/dev/null && options+=(--timeout "${XRDMA_TEST_TIMEOUT:-120}")
 	pytest_once "$work/$layer.xml" "${options[@]}" "${parallel[@]}" "$@"
 	# A wrong, missing or repeated byte is never a matter of time: no second try for anything then.

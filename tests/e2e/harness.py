@@ -201,10 +201,15 @@ class Env:
         """Every flow that xr-stat shows for this test's programs; see flows_of."""
         return flows_of({**os.environ, **self.env}, pid)
 
+    @property
+    def lifts(self):
+        """A connection that is used moves to a fabric."""
+        return self.mode == "both" and self.fabric is not None
+
     def settled(self, flow):
         """The flow is where it is to be in this mode: on the fabric when both ends have the shim, else on
         TCP, for a reason that fits."""
-        if self.mode == "both" and self.fabric:
+        if self.lifts:
             return flow["carrier"] == self.fabric
         # A connecting end waits for a call for a while.
         why = ("not-local",) if self.hosts else ("peer-not-xrdma", "young")

@@ -17,6 +17,11 @@ pytestmark = [pytest.mark.timeout(60),
               pytest.mark.skipif("GUEST" not in os.environ, reason="runs in the guest: tests/guest/check")]
 
 
+def there():
+    """The hosts and devices that there are."""
+    return set(os.listdir("/run/netns")) | set(os.listdir("/sys/class/infiniband"))
+
+
 def start(host, *argv):
     with host.inside():
         return subprocess.Popen([str(a) for a in argv], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -25,21 +30,23 @@ def start(host, *argv):
 
 def exchange(server, client, timeout=20):
     """Both end by themselves, and well; what the client said."""
-    try:
-        text = client.communicate(timeout=timeout)[0]
-        other = server.communicate(timeout=timeout)[0]
-    except subprocess.TimeoutExpired:
-        client.kill()
-        server.kill()
-        raise AssertionError("%r\n%r" % (client.communicate()[0], server.communicate()[0])) from None
-    assert (client.returncode, server.returncode) == (0, 0), (text, other)
-    return text
+    said, late = [], []
+    for p in (client, server):
+        try:
+            said.append(p.communicate(timeout=timeout)[0])
+        except subprocess.TimeoutExpired:
+            late.append(p.args)
+            p.kill()
+            said.append(p.communicate()[0])
+            timeout = 1
+    assert not late and (client.returncode, server.returncode) == (0, 0), (late, said)
+    return said[0]
 
 
-def listening(host, name):
+def listening(host, server):
     """Until an RDMA CM identifier of this program listens."""
-    end = time.monotonic() + 10
-    while not re.search(r"state LISTEN .*comm %s" % name, host.run("rdma", "res", "show", "cm_id")):
+    end = time.monotonic() + 20
+    while not re.search(r"state LISTEN .*pid %d " % server.pid, host.run("rdma", "res", "show", "cm_id")):
         assert time.monotonic() < end, host.run("rdma", "res", "show")
         time.sleep(0.01)
 
@@ -47,7 +54,7 @@ def listening(host, name):
 def rping(a, b, address):
     """Messages with sequence numbers, by SEND, READ and WRITE, compared byte by byte (-V)."""
     server = start(a, "rping", "-s", "-a", address, "-V", "-C", 20, "-S", 1000)
-    listening(a, "rping")
+    listening(a, server)
     text = exchange(server, start(b, "rping", "-c", "-a", address, "-V", "-v", "-C", 20, "-S", 1000))
     assert text.count("ping data: rdma-ping-") == 20, text
 
@@ -62,9 +69,9 @@ def test_rping(device):
         rping(b, a, b.address)
         # A first connection that has to look for its neighbour waits 2 s for nothing.
         assert time.monotonic() - began < 8
-        names = [a.name, b.name]
-    assert hosts.call("rdma", "link").strip() == ""
-    assert not set(names) & set(os.listdir("/run/netns"))
+        names = {a.name, b.name, a.device, b.device}
+        assert names <= there()
+    assert not names & there()
 
 
 def test_three_hosts():
@@ -80,9 +87,10 @@ def test_perftest(mtu, path):
     with hosts.Hosts(2, "rxe", mtu) as (a, b):
         args = ["ib_send_lat", "-R", "-n", 200, "-s", 8192, "-p", 18515, "-F"]
         server = start(a, *args)
-        listening(a, "ib_send_lat")
+        listening(a, server)
         text = exchange(server, start(b, *args, a.address))
-        assert re.search(r"^ *8192 +200 +[0-9.]+ ", text, re.M), text
+        # The times are "inf" where the machine is too busy for perftest to find its clock.
+        assert re.search(r"^ *8192 +200 +([0-9.]+|inf) ", text, re.M), text
         info = b.run("ibv_devinfo", "-d", b.device)
         assert re.search(r"active_mtu:\s+%d " % path, info), info
 
@@ -92,7 +100,7 @@ def test_gids_and_deletion():
     with hosts.Hosts(2, "rxe") as (a, b):
         assert len(a.gids()) >= 3    # link-local, IPv4, IPv6
         server = start(a, "rping", "-s", "-a", a.address)
-        listening(a, "rping")
+        listening(a, server)
         client = start(b, "rping", "-c", "-a", a.address)
         time.sleep(0.3)
         assert client.poll() is None
@@ -108,10 +116,11 @@ def test_gids_and_deletion():
 def test_command():
     """The command line of hosts tells its command where they are, passes on its status, and takes them down."""
     tool = os.path.join(os.path.dirname(os.path.realpath(__file__)), "hosts")
-    script = "rdma link show $HOST2_DEVICE/1; echo $HOST1_ADDRESS $HOST2_ADDRESS6; ip -n $HOST1 -o link; exit 7"
+    script = "rdma link show $HOST2_DEVICE/1; echo $HOST1 $HOST1_DEVICE; echo $HOST1_ADDRESS $HOST2_ADDRESS6; ip -n $HOST1 -o link; exit 7"
     p = subprocess.run([sys.executable, tool, "-d", "siw", "-m", "1500", "sh", "-c", script], capture_output=True,
                        text=True, timeout=30, check=False)
     assert p.returncode == 7, p
     assert re.search(r"link siw\d+_2/1 state ACTIVE", p.stdout) and "mtu 1500" in p.stdout, p
     assert re.search(r"^10\.77\.\d+\.1 fd77:\d+::2$", p.stdout, re.M), p
-    assert hosts.call("rdma", "link").strip() == ""
+    names = set(re.search(r"^(host\d+-1) (siw\d+_1)$", p.stdout, re.M).groups())
+    assert not names & there()

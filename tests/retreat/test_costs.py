@@ -13,7 +13,7 @@ import pytest
 import harness
 import shell
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.fabric, pytest.mark.timeout(120)]
 
 M = 1 << 20
 CROWD = 10000

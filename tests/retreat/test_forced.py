@@ -48,6 +48,7 @@ def run_once(env, seed, style):
     return done
 
 
+@pytest.mark.fabric
 @pytest.mark.modes("both")
 @pytest.mark.timeout(300 + TOTAL // 20)
 @pytest.mark.parametrize("part", range(4))

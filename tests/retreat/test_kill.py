@@ -47,6 +47,7 @@ def status(me):
     return me.json(10)
 
 
+@pytest.mark.one_host   # each program listens and connects, all at one address
 @pytest.mark.modes("plain", "both")
 @pytest.mark.timeout(300 + KILLS // 10)
 @pytest.mark.parametrize("part", range(2))
