@@ -272,7 +272,8 @@ static ssize_t rx_peek_around(int fd, const struct rx_dst *d, size_t n, size_t h
 	struct iovec *iov = alloca(2 * (size_t)(d->cnt + 1) * sizeof(*iov));
 	struct rx_dst at = *d;
 	size_t done = 0, k;
-	int cnt = 0;
+	int cnt = 0, before = 0;
+	void *again = NULL;
 	ssize_t r;
 
 	while (done < len) {
@@ -287,12 +288,22 @@ static ssize_t rx_peek_around(int fd, const struct rx_dst *d, size_t n, size_t h
 		dst_pass(&at, k);
 		done += k;
 		if (done == n) {
+			before = cnt;
 			dst_skip_empty(&at);
 			dst_pass(&at, hole);
 			done += hole;
 		}
 	}
+	/* too many pieces: those before the hole were looked at already, and need no place again */
+	if (cnt > IOV_MAX && before > 1)
+		again = xr_map_private(n);
+	if (again) {
+		iov += before - 1;
+		cnt -= before - 1;
+		iov[0] = (struct iovec){ again, n };
+	}
 	r = xr_ksock_recv(fd, iov, cnt < IOV_MAX ? cnt : IOV_MAX, flags & RX_FLAGS_KERNEL);
+	xr_unmap(again, n);
 	/* less than was there a moment ago: somebody else's read */
 	return r < (ssize_t)n ? r : r + (ssize_t)hole;
 }

@@ -70,7 +70,10 @@ void xr_rx_look_kernel(struct xr_flow *f, int fd)
 /* Closed: an RST or FIN is in the kernel socket, or on its way there. */
 int xr_rx_reset_due(struct xr_flow *f)
 {
-	return !f->rx_dead && (xr_flow_peer_state(f) & XR_DIR_CLOSED);
+	/* RDHUP may be the program's own SHUT_RD */
+	if (f->rx_dead & ~(f->rx_shut ? (uint32_t)POLLRDHUP : 0))
+		return 0;
+	return (xr_flow_peer_state(f) & XR_DIR_CLOSED) != 0;
 }
 
 void xr_flow_kernel_event(struct xr_flow *f, uint32_t revents)

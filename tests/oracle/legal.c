@@ -20,7 +20,7 @@
 	X(EDGE, "a connection that changes its carrier is registered anew: an edge-triggered set reports " \
 	  "once more what still stands, and one with EPOLLONESHOT has then been fired by that; and " \
 	  "room to write that still stands need not be reported again when bytes arrive, nor what " \
-	  "stands when SO_RCVLOWAT or the size of a buffer is set or shutdown is called again") \
+	  "stands when SO_RCVLOWAT or the size of a buffer is set or shutdown is called, and its FIN acknowledged") \
 	X(NESTED, "a set within a set: it may be shown readable in vain when something about its " \
 	  "connections on shm has changed; it is never left out") \
 	X(OUTQ, "SIOCOUTQ: acknowledgements arrive when the kernel sends them; any number of " \
@@ -29,7 +29,7 @@
 /* Registrations as the script made them, for LEGAL_EDGE. */
 struct regs {
 	uint32_t events[SIDES][EPS][SLOTS];
-	uint8_t option[SIDES][EPS];	/* set since the last look */
+	uint8_t option[SIDES][EPS];	/* looks since then to which it may show */
 };
 
 enum legal {
@@ -73,14 +73,16 @@ static void note_registration(struct regs *g, const struct op *o, const struct r
 {
 	if (o->kind == OP_FORK)
 		memcpy(g->events[o->side + CHILD_A], g->events[o->side], sizeof(g->events[0]));
-	if (o->kind == OP_SHUTDOWN ||
-	    (o->kind == OP_SETOPT && (o->arg[1] == OPT_RCVLOWAT || o->arg[1] == OPT_RCVBUF ||
-				      o->arg[1] == OPT_SNDBUF)))
+	if (o->kind == OP_SETOPT && (o->arg[1] == OPT_RCVLOWAT || o->arg[1] == OPT_RCVBUF ||
+				     o->arg[1] == OPT_SNDBUF))
 		memset(g->option, 1, sizeof(g->option));
+	/* and once more when the peer's kernel acknowledges the FIN, some time later */
+	if (o->kind == OP_SHUTDOWN)
+		memset(g->option, 3, sizeof(g->option));
 	/* a look that had room for all */
 	if (o->kind == OP_EPWAIT && p->ret >= 0 && p->ret < o->arg[2] && o->arg[0] >= 0 &&
-	    o->arg[0] < EPS)
-		g->option[o->side][o->arg[0]] = 0;
+	    o->arg[0] < EPS && g->option[o->side][o->arg[0]])
+		g->option[o->side][o->arg[0]]--;
 	if (o->kind == OP_EPCTL && !p->ret && o->arg[2] >= 0 && o->arg[2] < SLOTS && o->arg[0] < EPS)
 		g->events[o->side][o->arg[0]][o->arg[2]] = (uint32_t)o->arg[3];
 }
