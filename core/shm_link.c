@@ -378,6 +378,9 @@ int xr_shm_link_progress(struct xr_shm_link *l)
 	/* acquire: pairs with link_die */
 	if (xr_load_acquire(&l->dead))
 		return -EPIPE;
+	/* the number of the connection is anybody's in a child, and the lock another thread's */
+	if (l->owner_pid != xr_getpid())
+		return 0;
 	link_lock(l);
 	while (l->conn >= 0) {
 		struct link_msg m;

@@ -160,7 +160,8 @@ void xr_shm_link_harvest(struct xr_shm_link *l, uint32_t w,
 
 /*
  * Takes what came in on the control connection.  0, or -errno once the link is dead
- * (the peer process is gone or wrote nonsense).  Never blocks.
+ * (the peer process is gone or wrote nonsense).  Never blocks.  A forked child
+ * has no control connections, and hears nothing.
  */
 int xr_shm_link_progress(struct xr_shm_link *l);
 

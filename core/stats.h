@@ -66,7 +66,10 @@
 	X(CONFIG_WARNINGS, "config_warnings", "mistakes found in the configuration")               \
 	X(STATS_ERRORS, "stats_errors", "statistics that could not be kept")                       \
 	X(INTERNAL_ERRORS, "internal_errors", "internal checks that failed")                       \
-	X(LOG_LOST, "log_lines_lost", "lines that neither log_file nor standard error took")
+	X(LOG_LOST, "log_lines_lost", "lines that neither log_file nor standard error took")           \
+	X(CARETAKERS, "caretakers", "processes left behind to finish closed connections")          \
+	X(UNDELIVERED, "undelivered", "closed connections reset because bytes could not be delivered") \
+	X(LATE_WAKES, "late_wakes", "sleepers that nobody could ring, found by the look once a second")
 
 enum xr_stat {
 #define XR_STATS_ENUM(sym, name, text) XR_STAT_##sym,

@@ -227,6 +227,8 @@ void xr_ep_unlist(struct xr_epreg *r);
 void xr_ep_activate(struct xr_epoll *ep, struct xr_eplink *k);
 /* Takes what the inner set reports. */
 void xr_ep_take_inner(struct xr_epoll *ep);
+/* ep locked: looks for flows that changed without the bell being rung (xr_flow_unrung). */
+void xr_ep_patrol(struct xr_epoll *ep);
 /* 1 when there is something for xr_ep_collect. */
 int xr_ep_has_work(struct xr_epoll *ep);
 /*

@@ -421,6 +421,19 @@ static void hot_walk(struct xr_epoll *ep, int rest)
 	}
 }
 
+void xr_ep_patrol(struct xr_epoll *ep)
+{
+	struct xr_epreg *r;
+	uint32_t i;
+
+	for (i = 0; i < ep->nbuckets; i++)
+		for (r = ep->bucket[i]; r; r = r->hash_next)
+			if (r->attached && xr_flow_unrung(r->flow)) {
+				r->armed = 0;
+				xr_ep_push(r);
+			}
+}
+
 int xr_ep_has_work(struct xr_epoll *ep)
 {
 	struct xr_epnode *n;

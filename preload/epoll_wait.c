@@ -10,6 +10,7 @@
 #include "mem.h"
 #include "ready.h"
 #include "real.h"
+#include "waiter.h"
 
 /* Between two looks at the kernel while the fabric is busy, and while spinning (~2 us). */
 #define LOOK_BUSY	12000u		/* cycles */
@@ -293,7 +294,7 @@ static int spin_look(void *arg)
 static int wait_sleep(struct ep_wait *w)
 {
 	struct xr_epoll *ep = w->ep;
-	uint64_t then;
+	uint64_t then, slice;
 	int r;
 
 	if (xr_ep_lock(ep))
@@ -311,15 +312,19 @@ static int wait_sleep(struct ep_wait *w)
 	xr_ep_unlock(ep);
 	in.asleep = 1;
 	then = xr_now_ns();
+	slice = then + XR_WAIT_PEER;
 	pthread_cleanup_push(sleep_cancelled, ep);
 	/* a deadline of 0 would mean none */
-	r = xr_sleep_epoll(w->epfd, w->evs, w->max, !w->has_deadline ? 0 :
-			   w->deadline ? w->deadline : 1, w->sigmask, w->mark);
+	r = xr_sleep_epoll(w->epfd, w->evs, w->max,
+			   xr_deadline_min(!w->has_deadline ? 0 : w->deadline ? w->deadline : 1, slice),
+			   w->sigmask, w->mark);
 	pthread_cleanup_pop(0);
 	in.asleep = 0;
 	if (!xr_ep_lock(ep)) {
 		ep->sleepers--;
 		xr_count(&ep->awake, 1u);
+		if (!r)
+			xr_ep_patrol(ep);
 		xr_ep_unlock(ep);
 	}
 	xr_store_relaxed(&ep->looked, xr_cycles());
@@ -337,7 +342,8 @@ static int wait_sleep(struct ep_wait *w)
 		return 1;
 	}
 	w->n = r;
-	return r < 0;
+	/* the time was up, or only the slice's */
+	return r < 0 || !wait_expired(w);
 }
 
 /* Both worlds, without waiting.  0 nothing, else w->n is set. */

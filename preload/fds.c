@@ -129,7 +129,7 @@ void xr_fds_close_end(struct xr_fds_closing c)
 		return;
 	/* of a call that has left since it was made */
 	xr_fd_close(f->priv->orphan);
-	xr_flow_release(f);
+	xr_flow_closed(f);
 	xr_flow_sweep();
 }
 
@@ -149,14 +149,6 @@ int xr_fds_close(int fd)
 	return r;
 }
 
-/* What a program finds on its standard descriptors goes through stdio and into children. */
-static void to_standard(struct xr_flow *f, int fd)
-{
-	if (xr_load_acquire(&f->path) & XR_PATH_FABRIC)
-		xr_flow_retreat(f, fd, XR_REASON_RETREAT_CALL, XR_HANDOVER_WAIT_NS);
-	xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
-}
-
 uintptr_t xr_fds_dup_begin(int fd, int low)
 {
 	uintptr_t e = xr_fd_entry(fd);
@@ -167,7 +159,7 @@ uintptr_t xr_fds_dup_begin(int fd, int low)
 	if (xr_unlikely(xr_vfork_depth)) {
 		/* for the program that the child is about to become */
 		if (f && !xr_vfork_is_changed(fd)) {
-			to_standard(f, fd);
+			xr_flow_hand_over(f, fd, XR_REASON_RETREAT_CALL);
 			xr_fetch_add(&f->procs, 1);
 		}
 		return 0;
@@ -175,8 +167,9 @@ uintptr_t xr_fds_dup_begin(int fd, int low)
 	xr_fork_check();
 	if (f) {
 		xr_fetch_add(&f->priv->fds, 1);
+		/* what stands there goes through stdio and into children */
 		if (low)
-			to_standard(f, fd);
+			xr_flow_hand_over(f, fd, XR_REASON_RETREAT_CALL);
 	}
 	return e;
 }
@@ -202,11 +195,11 @@ void xr_fds_dup_end(uintptr_t e, int fd, int newfd)
 	if (xr_fd_set(newfd, (void *)(e & ~(uintptr_t)3), e & 3) == (uintptr_t)-1 && f) {
 		/* a descriptor that hooks cannot find: the kernel alone must serve it */
 		xr_fetch_sub(&f->priv->fds, 1);
-		to_standard(f, fd);
+		xr_flow_hand_over(f, fd, XR_REASON_RETREAT_CALL);
 		return;
 	}
 	if (f && newfd <= STDERR_FILENO)
-		to_standard(f, newfd);
+		xr_flow_hand_over(f, newfd, XR_REASON_RETREAT_CALL);
 }
 
 /*

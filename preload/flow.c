@@ -439,8 +439,13 @@ static void flow_reclaim(struct xr_flow *f)
 
 void xr_flow_release(struct xr_flow *f)
 {
-	xr_stats_add(XR_STAT_FLOWS_CLOSED, 1);
 	xr_fetch_sub(&f->procs, 1);
+	xr_flow_closed(f);
+}
+
+void xr_flow_closed(struct xr_flow *f)
+{
+	xr_stats_add(XR_STAT_FLOWS_CLOSED, 1);
 	if (f->owner_pid != xr_getpid())
 		return;
 	/* a forked child may take the flow over (xr_fds_adopt), or drain what was left to it */
@@ -457,7 +462,8 @@ void xr_flow_release(struct xr_flow *f)
 		xr_stats_add(XR_STAT_BYTES_RX_TCP, xr_load_relaxed(&f->tcp_rx));
 	}
 	/* nothing is left to be seen, but for what the peer has yet to read */
-	if (!f->link || f->tx_state != XR_TX_RING || xr_shm_tx_all_consumed(&f->tx)) {
+	if (!f->link || (f->tx_state != XR_TX_REPLAY && f->rx_state != XR_RX_SKIP &&
+			 (f->tx_state != XR_TX_RING || xr_shm_tx_all_consumed(&f->tx)))) {
 		xr_stats_flow_free(f->st);
 		f->st = NULL;
 	} else {
@@ -573,6 +579,7 @@ void xr_flow_forked(void)
 	forked_links();
 	xr_flow_kid_begin();
 	xr_hold_forked(xr_slab.flow, xr_slab.fresh);
+	xr_flow_touched = 0;
 	/* a slab of its own at the first new flow; the inherited one stays mapped */
 	xr_slab.lock = 0;
 	xr_slab.limbo = UINT32_MAX;

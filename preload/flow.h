@@ -68,6 +68,7 @@ struct xr_flow {
 	uint8_t returns;		/* retreats and failed returns lately: hysteresis */
 	uint8_t fails;			/* failed returns in a row */
 	uint8_t npast;			/* links in past[] */
+	uint8_t waited;			/* a hand-over has waited in vain */
 
 	/* accounting while XR_PATH_COUNT; relaxed adds */
 	_Atomic uint64_t tcp_tx, tcp_rx;
@@ -163,10 +164,13 @@ void xr_flow_stay_tcp(struct xr_flow *f, int fd, enum xr_reason why);
 
 /*
  * The last descriptor of this process is about to be closed: called before the real
- * close, does all that must happen before it (END, linger, retreat of a shared flow).
+ * close, does all that must happen before it (END, linger, retreat of a shared flow), and
+ * counts this process out.
  */
 void xr_flow_last_close(struct xr_flow *f, int fd);
-/* After the real close. */
+/* After it and the real close. */
+void xr_flow_closed(struct xr_flow *f);
+/* Both at once, where there is nothing to say to the peer. */
 void xr_flow_release(struct xr_flow *f);
 
 /* 1: on TCP for good, and never was elsewhere. */
@@ -212,20 +216,30 @@ long xr_flow_outq(struct xr_flow *f, int fd);
 
 /*
  * Brings the whole flow back to the kernel socket: freezes both directions, replays
- * what the peer has not consumed.  After it path is 0 or XR_PATH_TX while a replay
- * does not fit (finished by later calls).  `wait_ns`: how long to wait for the
- * replays of both ends.  0, or -EAGAIN when a replay is still pending.
+ * what the peer has not consumed.  After it path is 0, or still XR_PATH_FABRIC while a
+ * replay does not fit or is awaited (finished by later calls).  `wait_ns`: how long to wait
+ * for that.  0, or -EAGAIN when something is still missing.
  */
 int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns);
 
 /* The same, where what becomes of unread bytes does not follow from the reason. */
 enum xr_retreat {
 	XR_RETREAT_FREEZE,	/* the sender replays them: the next reader knows only the kernel socket */
+	XR_RETREAT_HAND_OVER,	/* the same once it has taken notice; until then they can still be read here */
 	XR_RETREAT_SEAL,	/* the next reader drains the ring itself */
 	XR_RETREAT_EITHER,	/* replayed; a reader with hooks need not wait for it, and skips it then */
 };
 int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_retreat how,
 		       uint64_t wait_ns);
+
+/*
+ * The flow goes to somebody without hooks: waits for as long as the peer may need.  0: it is a
+ * plain socket for good; -EAGAIN: that was not enough (relay.h), the hooks go on carrying it.
+ */
+int xr_flow_hand_over(struct xr_flow *f, int fd, enum xr_reason why);
+/* The same where nothing else can be done: what is missing then is counted, and they stop. */
+void xr_flow_let_go(struct xr_flow *f, int fd, enum xr_reason why);
+#define XR_HANDOVER_WAIT_NS	1000000000ull
 
 /* ---- readiness ----------------------------------------------------------- */
 
@@ -250,6 +264,13 @@ int xr_flow_peek(struct xr_flow *f, uint32_t mask);
 /* Kernel events on the flow's socket that a sleeper must watch beside the doorbell. */
 uint32_t xr_flow_kernel_mask(struct xr_flow *f, uint32_t mask);
 
+/*
+ * The peer's end has frozen a direction that this end still uses: what its process rings for.
+ * A forked child of its that lacks the bell (one that was made after the fork) cannot, so who
+ * sleeps looks for this once a second.  Counted.
+ */
+int xr_flow_unrung(struct xr_flow *f);
+
 /* Wants a doorbell for mask (POLLIN, POLLOUT) on waiter; the caller polls again afterwards. */
 void xr_flow_arm(struct xr_flow *f, uint32_t waiter, uint32_t mask);
 
@@ -265,10 +286,19 @@ void xr_flow_each(struct xr_shm_link *l, void (*fn)(void *arg, struct xr_flow *f
 void xr_flow_rx_ready(struct xr_flow *f);
 /* n of the bytes that were to come over TCP before the ring were read.  rx_lock held. */
 void xr_flow_rx_drained(struct xr_flow *f, size_t n);
-/* Nobody reads here any more.  rx_lock held. */
+/* Nobody reads here any more: all that may be left to do is to throw away what is late.  rx_lock held. */
 void xr_flow_rx_close(struct xr_flow *f);
 /* Publishes START: `written` bytes went over TCP.  Both locks held.  0 or -errno. */
 int xr_flow_tx_start(struct xr_flow *f, uint64_t written);
+
+/*
+ * Does what a retreat has left to do in this process.  0: nothing is; else what poll(2) must say
+ * of the socket first: POLLOUT for a replay, POLLIN for bytes that come again.
+ */
+uint32_t xr_flow_owes(struct xr_flow *f, int fd);
+
+/* This process has brought a flow of an ancestor back to TCP; in its own children 0. */
+extern uint32_t xr_flow_touched;
 
 /* ---- locks --------------------------------------------------------------- */
 

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include "caretaker.h"
 #include "fdtab.h"
 #include "flow.h"
 #include "log.h"
@@ -101,24 +102,6 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 
 static const struct linger rst = { 1, 0 };
 
-#define CLOSE_PATIENCE	1000000000u	/* ns that a peer which does not act may hold up a close */
-
-/*
- * Bytes that the program has read, and that come once more over the socket, must not be
- * found unread there by the kernel: it would reset the connection.  rx_lock held.
- */
-static void close_skip(struct xr_flow *f, int fd)
-{
-	uint64_t end = xr_now_ns() + CLOSE_PATIENCE;
-
-	while (f->rx.late && xr_flow_rx_skip(f, fd) == -EAGAIN && xr_now_ns() < end) {
-		struct pollfd p = { .fd = fd, .events = POLLIN };
-		struct timespec ts = { 0, 10000000 };
-
-		xr_sys5(SYS_ppoll, &p, 1, &ts, 0, 8);
-	}
-}
-
 /* Wherever it lies: what was to come over TCP before the ring counts as well. */
 static int close_unread(struct xr_flow *f, int fd)
 {
@@ -127,9 +110,10 @@ static int close_unread(struct xr_flow *f, int fd)
 
 /*
  * What close() leaves to do on the fabric for a flow that this process alone holds.
- * Unread data means RST, as on TCP: the peer reads what it has, then ECONNRESET.
+ * Unread data means RST, as on TCP: the peer reads what it has, then ECONNRESET.  Returns
+ * how long close() may wait, in ns.
  */
-static void close_sole(struct xr_flow *f, int fd)
+static uint64_t close_sole(struct xr_flow *f, int fd)
 {
 	static const struct linger off = { 0, 0 };
 	struct linger now = { 0, 0 };
@@ -138,8 +122,6 @@ static void close_sole(struct xr_flow *f, int fd)
 	int unread = close_unread(f, fd), abort, r;
 
 	if (!xr_lock(&f->rx_lock)) {
-		if (!unread && (f->rx_state == XR_RX_RING || f->rx_state == XR_RX_SKIP))
-			close_skip(f, fd);
 		xr_flow_rx_close(f);
 		xr_unlock(&f->rx_lock);
 	}
@@ -156,88 +138,124 @@ static void close_sole(struct xr_flow *f, int fd)
 	if (unread)
 		xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
 	if (xr_lock(&f->tx_lock))
-		return;
+		return 0;
 	if (f->tx_state == XR_TX_RING) {
 		r = xr_shm_tx_is_frozen(&f->tx) ? -ESTALE :
 		    abort ? 0 : close_publish_end(f, 1, &waiter);
 		if (r == -ESTALE)
 			xr_flow_tx_start_replay(f, XR_REASON_RETREAT_REQUESTED);
 	}
-	if (f->tx_state == XR_TX_REPLAY) {
-		uint64_t end = xr_now_ns() + CLOSE_PATIENCE;
-
-		/*
-		 * The rest of a replay must be in the kernel before the descriptor goes.  A peer
-		 * that does not read can hold this up, for a second at most; then it gets an RST
-		 * rather than a stream with a hole.
-		 */
-		while (xr_flow_tx_push_replay(f, fd) == -EAGAIN) {
-			struct pollfd p = { .fd = fd, .events = POLLOUT };
-			struct timespec ts = { 0, 10000000 };
-
-			if (xr_now_ns() > end) {
-				xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
-				xr_stats_add(XR_STAT_INTERNAL_ERRORS, 1);
-				break;
-			}
-			xr_sys5(SYS_ppoll, &p, 1, &ts, 0, 8);
-		}
-	}
-	/* release: everything this end does in shared memory comes before CLOSED */
+	if (f->tx_state == XR_TX_REPLAY)
+		xr_flow_tx_push_replay(f, fd);
+	/* release: of the shared memory this end needs its own direction alone from here on */
 	xr_store_release(&f->tx.dir->state, xr_load_relaxed(&f->tx.dir->state) | XR_DIR_CLOSED);
 	xr_unlock(&f->tx_lock);
 	if (waiter)
 		xr_shm_link_notify(f->link, waiter, f->peer_cookie);
 	xr_flow_tell_sender(f);
+	if (now.l_onoff && now.l_linger > 0)
+		return (uint64_t)now.l_linger * 1000000000u;
+	return XR_CARE_SOON_NS;
+}
+
+/* RST: what is owed is owed to nobody. */
+static int close_aborts(int fd)
+{
+	struct linger now = { 0, 0 };
+	socklen_t len = sizeof(now);
+
+	xr_sys5(SYS_getsockopt, fd, SOL_SOCKET, SO_LINGER, &now, &len);
+	return now.l_onoff && !now.l_linger;
+}
+
+/*
+ * Counts this process out of the flow.  Whoever is the last one to go sees to what is owed; of
+ * several that go at once one finds nobody else left.
+ */
+static void close_count_out(struct xr_flow *f, int fd, uint64_t soon)
+{
+	struct xr_care care = { .n = 0 };
+
+	if (!f->link || !xr_flow_owes(f, fd) || close_aborts(fd)) {
+		xr_fetch_sub(&f->procs, 1);
+		return;
+	}
+	if (xr_flow_holders(f) > 1) {
+		xr_fetch_sub(&f->procs, 1);
+		if (xr_flow_holders(f))
+			return;
+		xr_fetch_add(&f->procs, 1);
+	}
+	xr_care_add(&care, f, fd);
+	xr_care_run(&care, soon);
+	xr_fetch_sub(&f->procs, 1);
+}
+
+/* 1: this process is the last to hold a flow of an ancestor's.  What that left unread resets it now. */
+static int close_inherited(struct xr_flow *f, int fd)
+{
+	if (xr_flow_holders(f) > 1)
+		return 0;
+	if (close_unread(f, fd))
+		xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
+	return 1;
 }
 
 void xr_flow_last_close(struct xr_flow *f, int fd)
 {
+	uint64_t soon = XR_CARE_SOON_NS;
+
 	if (f->up)
 		xr_upgrade_abort(f, fd, XR_REASON_CLOSED);
 	xr_flow_stats_last(f, fd);
-	if (!f->link)
-		return;
-	if (f->owner_pid != xr_getpid()) {
-		/* the parent has let go of it before; what it left unread resets it now */
-		if (xr_flow_holders(f) <= 1 && close_unread(f, fd))
-			xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
-		return;
+	if (f->link && f->owner_pid == xr_getpid()) {
+		if (xr_flow_holders(f) == 1)
+			soon = close_sole(f, fd);
+		else if (xr_load_relaxed(&f->path) & XR_PATH_FABRIC)
+			/* others hold the socket: they and the kernel decide when it ends */
+			xr_flow_retreat_as(f, fd, XR_REASON_FORKED, XR_RETREAT_EITHER, 0);
 	}
-	if (xr_flow_holders(f) > 1) {
-		/* others hold the socket: they and the kernel decide when it ends */
-		if (xr_load_relaxed(&f->path) & XR_PATH_FABRIC)
-			xr_flow_retreat_as(f, fd, XR_REASON_FORKED, XR_RETREAT_EITHER,
-					   1000000000u);
-		return;
-	}
-	close_sole(f, fd);
+	/* the parent has let go of it before; what it left unread resets it now */
+	if (f->link && f->owner_pid != xr_getpid())
+		close_inherited(f, fd);
+	close_count_out(f, fd, soon);
 }
 
 static void exit_one(void *arg, struct xr_flow *f)
 {
-	(void)arg;
-	if (f->owner_pid == xr_getpid() && xr_flow_holders(f) == 1 && f->link &&
-	    xr_load_relaxed(&f->priv->fds))
-		close_sole(f, f->priv->fd);
+	int fd;
+
+	if (f->owner_pid != xr_getpid() || xr_flow_holders(f) != 1 || !f->link ||
+	    !xr_load_relaxed(&f->priv->fds))
+		return;
+	fd = f->priv->fd;
+	/* as in the kernel, a process that ends does not linger */
+	close_sole(f, fd);
+	if (!close_aborts(fd))
+		xr_care_add(arg, f, fd);
 }
 
 static void exit_inherited(void *arg, int fd, uintptr_t entry)
 {
 	struct xr_flow *f = (struct xr_flow *)(entry & ~(uintptr_t)3);
 
-	(void)arg;
-	if ((entry & 3) == XR_FD_FLOW && f->owner_pid != xr_getpid() && f->priv->fd == fd)
-		xr_flow_last_close(f, fd);
+	if ((entry & 3) != XR_FD_FLOW || f->owner_pid == xr_getpid() || !f->link || f->priv->fd != fd)
+		return;
+	if (close_inherited(f, fd) && !close_aborts(fd))
+		xr_care_add(arg, f, fd);
 }
 
 void xr_flow_exit(void)
 {
+	struct xr_care care = { .n = 0 };
+
 	if (!xr_slab.flow)
 		return;
 	if (xr_slab.pid == xr_getpid())
-		xr_flow_each(NULL, exit_one, NULL);
-	if (xr_unlikely(xr_flow_kid_heir()))
-		xr_fd_each(exit_inherited, NULL);
+		xr_flow_each(NULL, exit_one, &care);
+	/* most children touch nothing, and inherit nothing: they pay for no look at all they have */
+	if (xr_unlikely(xr_flow_touched || xr_flow_kid_heir()))
+		xr_fd_each(exit_inherited, &care);
+	xr_care_run(&care, XR_CARE_SOON_NS);
 	xr_flow_kid_exit();
 }

@@ -152,7 +152,10 @@ int xr_flow_rx_skip(struct xr_flow *f, int fd)
 
 void xr_flow_rx_close(struct xr_flow *f)
 {
-	f->rx_state = XR_RX_TCP;
+	if (f->rx_state == XR_RX_RING && f->rx.late && xr_shm_rx_is_frozen(&f->rx))
+		f->rx_state = XR_RX_SKIP;
+	else if (f->rx_state != XR_RX_SKIP)
+		f->rx_state = XR_RX_TCP;
 }
 
 /* ---- send direction ------------------------------------------------------- */
@@ -210,7 +213,12 @@ int xr_flow_tx_push_replay(struct xr_flow *f, int fd)
 		if (r < 0) {
 			if (r == -EAGAIN || r == -EINTR)
 				return -EAGAIN;
-			/* the connection is gone: what is retained has nowhere to go */
+			/*
+			 * The connection is gone: what is retained has nowhere to go.  An RST that came
+			 * just now the kernel tells of once, and this was not the program's call.
+			 */
+			if (r != -EPIPE)
+				xr_store_release(&f->err, (uint32_t)-r);
 			xr_flow_tx_to_tcp(f);
 			return (int)r;
 		}
@@ -284,6 +292,8 @@ static int retreat_hooked(enum xr_reason why)
 	}
 }
 
+XR_FORK_DATA uint32_t xr_flow_touched;
+
 /* Both locks held.  1: the peer must hear of it. */
 static int retreat_rx(struct xr_flow *f, enum xr_retreat how)
 {
@@ -304,7 +314,15 @@ static int retreat_rx(struct xr_flow *f, enum xr_retreat how)
 			f->rx_state = XR_RX_TCP;
 		return froze;
 	}
-	if (f->rx_state == XR_RX_RING && how == XR_RETREAT_EITHER) {
+	if (f->rx_state == XR_RX_RING && how == XR_RETREAT_HAND_OVER && f->rx.sealed) {
+		/* the seal moves back, unless the sender went on behind it: then they stay here */
+		if (xr_shm_rx_freeze(&f->rx))
+			return 0;
+		f->rx.replayed = 1;
+		return 1;
+	}
+	if (f->rx_state == XR_RX_RING &&
+	    (how == XR_RETREAT_EITHER || how == XR_RETREAT_HAND_OVER)) {
 		froze = !f->rx.frozen;
 		xr_shm_rx_freeze(&f->rx);
 		f->rx.replayed = 1;
@@ -332,44 +350,95 @@ static int retreat_late(struct xr_flow *f, int fd)
 }
 
 /*
- * Waits for the replays of both ends; `owed` and `late` say what is missing so far, of which
- * the second may stay missing where the next reader knows of it.
+ * rx_lock held.  0, or -EAGAIN while what is unread lies here alone: its sender has not taken
+ * notice that it is to come over the socket, or has gone on behind it.
  */
-static int retreat_wait(struct xr_flow *f, int fd, int owed, int late, uint64_t wait_ns)
+static int retreat_unread(struct xr_flow *f)
+{
+	if (f->rx_state != XR_RX_RING)
+		return 0;
+	if (!xr_shm_rx_is_frozen(&f->rx)) {
+		/* acquire: with it the sender's end of the flow is what it will be */
+		if (f->rx.sealed || !(xr_load_acquire(&f->rx.dir->consumed) & XR_REPLAYING))
+			return -EAGAIN;
+	}
+	xr_rx_to_tcp(f);
+	return 0;
+}
+
+/*
+ * Nobody at the other end will do anything for this flow any more.  A FIN comes from one who has
+ * closed or died, as long as bytes of his lie here: none goes out before they are read.
+ */
+static int retreat_alone(struct xr_flow *f, int fd)
+{
+	return (xr_flow_peer_state(f) & XR_DIR_CLOSED) || xr_shm_link_progress(f->link) != 0 ||
+	       (f->rx_state == XR_RX_RING && xr_ksock_poll(fd, POLLRDHUP) & (POLLRDHUP | POLLERR));
+}
+
+uint32_t xr_flow_owes(struct xr_flow *f, int fd)
+{
+	uint32_t ev = 0;
+
+	/* racy looks: the states are what this end made them, or the lock is held for long */
+	if (f->tx_state == XR_TX_REPLAY && !xr_lock(&f->tx_lock)) {
+		ev |= retreat_push(f, fd) == -EAGAIN ? POLLOUT : 0;
+		xr_unlock(&f->tx_lock);
+	}
+	if (f->rx_state == XR_RX_SKIP && !xr_lock(&f->rx_lock)) {
+		ev |= retreat_late(f, fd) == -EAGAIN ? POLLIN : 0;
+		xr_unlock(&f->rx_lock);
+	}
+	return ev;
+}
+
+/* What is missing before the kernel socket is all there is to the flow. */
+struct retreat_missing {
+	int owed, late, unread;		/* 0 or -EAGAIN */
+};
+
+static int retreat_misses(const struct retreat_missing *m)
+{
+	return m->owed == -EAGAIN || m->late == -EAGAIN || m->unread == -EAGAIN;
+}
+
+/* Waits for the replays of both ends. */
+static void retreat_wait(struct xr_flow *f, int fd, struct retreat_missing *m, uint64_t wait_ns)
 {
 	uint64_t end = xr_now_ns() + wait_ns;
+	int alone = 0;
 
-	while ((owed == -EAGAIN || late == -EAGAIN) && xr_now_ns() < end) {
-		struct pollfd p = { .fd = fd, .events = (short)((owed ? POLLOUT : 0) |
-								(late ? POLLIN : 0)) };
-		struct timespec ts = { 0, 10000000 };
+	while (retreat_misses(m) && !alone && xr_now_ns() < end) {
+		struct pollfd p = { .fd = fd, .events = (short)((m->owed ? POLLOUT : 0) |
+								(m->late || m->unread ? POLLIN : 0)) };
+		struct timespec ts = { 0, m->unread ? 200000 : 10000000 };
 
-		xr_sys5(SYS_ppoll, &p, 1, &ts, 0, 8);
+		alone = retreat_alone(f, fd);
+		if (!alone)
+			xr_sys5(SYS_ppoll, &p, 1, &ts, 0, 8);
 		if (xr_lock(&f->tx_lock))
-			return -EAGAIN;
-		owed = retreat_push(f, fd);
-		if (late && !xr_lock(&f->rx_lock)) {
-			late = retreat_late(f, fd);
+			return;
+		m->owed = retreat_push(f, fd);
+		if (!xr_lock(&f->rx_lock)) {
+			m->unread = m->unread ? retreat_unread(f) : 0;
+			m->late = m->late || f->rx_state == XR_RX_SKIP ? retreat_late(f, fd) : 0;
 			xr_unlock(&f->rx_lock);
 		}
 		xr_unlock(&f->tx_lock);
 	}
-	if (late == -EAGAIN) {
-		xr_error("bytes that were read will be found again on a flow that is handed over");
-		xr_stats_add(XR_STAT_INTERNAL_ERRORS, 1);
-		return -EAGAIN;
-	}
-	return owed;
 }
 
 int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_retreat how,
 		       uint64_t wait_ns)
 {
+	struct retreat_missing m = { 0, 0, 0 };
 	uint32_t waiter;
-	int owed, late, froze;
+	int froze;
 
 	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
 		return 0;
+	if (f->owner_pid != xr_getpid())
+		xr_flow_touched = 1;
 	/* half on its way: what is left to do then is in xr_flow_give_back */
 	if (xr_unlikely(f->up != NULL) && f->owner_pid == xr_getpid())
 		xr_upgrade_abort(f, fd, why);
@@ -387,10 +456,12 @@ int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_re
 		xr_stats_flow_reason(f->st, why);
 	}
 	froze = retreat_rx(f, how);
-	late = retreat_late(f, fd);
+	if (how == XR_RETREAT_HAND_OVER)
+		m.unread = retreat_unread(f);
+	m.late = retreat_late(f, fd);
 	xr_flow_tx_start_replay(f, why);
 	xr_flow_leave(f);
-	owed = retreat_push(f, fd);
+	m.owed = retreat_push(f, fd);
 	/* whoever sleeps at the other end in a read wakes up and sees that we froze it */
 	waiter = XR_ARM_WAITER(xr_load_relaxed(&f->tx.dir->arm));
 	xr_unlock(&f->rx_lock);
@@ -401,22 +472,48 @@ int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_re
 		xr_flow_tell_sender(f);
 	}
 	/* what is late matters only to a reader who would not know it for what it is */
-	if (how == XR_RETREAT_SEAL)
-		late = 0;
-	if (wait_ns || late == -EAGAIN)
-		owed = retreat_wait(f, fd, owed, late, wait_ns);
+	if (how == XR_RETREAT_SEAL || how == XR_RETREAT_EITHER)
+		m.late = 0;
+	if (wait_ns)
+		retreat_wait(f, fd, &m, wait_ns);
 	/* who sleeps here waits for what may come another way now */
 	xr_flow_wake(f);
 	/* with a replay pending the hooks, and the epoll files, still carry the flow */
 	if (f->owner_pid == xr_getpid() && !(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
 		xr_epoll_flow_detach(f);
-	return owed;
+	return retreat_misses(&m) ? -EAGAIN : m.owed;
 }
 
 int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns)
 {
-	return xr_flow_retreat_as(f, fd, why,
-				  retreat_hooked(why) ? XR_RETREAT_SEAL : XR_RETREAT_FREEZE, wait_ns);
+	return xr_flow_retreat_as(f, fd, why, retreat_hooked(why) ? XR_RETREAT_SEAL :
+				  wait_ns ? XR_RETREAT_HAND_OVER : XR_RETREAT_FREEZE, wait_ns);
+}
+
+int xr_flow_hand_over(struct xr_flow *f, int fd, enum xr_reason why)
+{
+	int r;
+
+	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC)) {
+		xr_flow_stay_tcp(f, fd, why);
+		return 0;
+	}
+	/* one wait is enough, for all descriptors and steps of the way to the other program */
+	r = xr_flow_retreat_as(f, fd, why, XR_RETREAT_HAND_OVER,
+			       f->waited ? 1 : XR_HANDOVER_WAIT_NS);
+	f->waited = r == -EAGAIN;
+	return r == -EAGAIN ? r : 0;
+}
+
+void xr_flow_let_go(struct xr_flow *f, int fd, enum xr_reason why)
+{
+	if (xr_flow_hand_over(f, fd, why) &&
+	    (f->rx_state == XR_RX_SKIP || f->tx_state == XR_TX_REPLAY)) {
+		xr_error("bytes of a flow that is handed over are found twice there, or out of order");
+		xr_stats_add(XR_STAT_INTERNAL_ERRORS, 1);
+	}
+	/* what the peer has yet to send again comes when it next calls; what it cannot is counted there */
+	xr_flow_stay_tcp(f, fd, why);
 }
 
 void xr_flow_give_back(struct xr_flow *f, int fd, enum xr_reason why)

@@ -106,6 +106,17 @@ int xr_flow_peek(struct xr_flow *f, uint32_t mask)
 	return 0;
 }
 
+int xr_flow_unrung(struct xr_flow *f)
+{
+	if (!(f->tx_state == XR_TX_RING && !f->tx.frozen &&
+	      (xr_load_relaxed(&f->tx.dir->arm) & XR_ARM_FROZEN)) &&
+	    !(f->rx_state == XR_RX_RING && !f->rx.frozen &&
+	      (xr_load_relaxed(&f->rx.dir->consumed) & XR_FROZEN)))
+		return 0;
+	xr_stats_add(XR_STAT_LATE_WAKES, 1);
+	return 1;
+}
+
 uint32_t xr_flow_kernel_mask(struct xr_flow *f, uint32_t mask)
 {
 	uint32_t ev = 0;

@@ -96,8 +96,12 @@ static ssize_t rx_skipped(struct xr_flow *f, int fd, struct rx_dst *d, size_t le
 {
 	int r = xr_flow_rx_skip(f, fd);
 
+	if (!r)
+		return rx_tcp(f, fd, d, len, flags);
 	/* the end of a peer that died while it replayed: all it had sent was read */
-	return !r ? rx_tcp(f, fd, d, len, flags) : r == -ENODATA ? 0 : r;
+	if (r == -ENODATA)
+		return flags & RX_LATER ? 0 : -xr_flow_take_error(f);
+	return r;
 }
 
 /* The ring is empty, END was not seen, and the kernel says that the peer is gone. */

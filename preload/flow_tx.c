@@ -166,8 +166,10 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 			 */
 			xr_flow_tx_start_replay(f, XR_REASON_PEER_DIED);
 			r = xr_flow_tx_push_replay(f, fd);
-			return r == -EAGAIN ? TX_NONE :
-					      tx_reset(f, tx_tcp(f, fd, iov, cnt, skip, flags));
+			if (r == -EAGAIN)
+				return TX_NONE;
+			n = xr_flow_take_error(f);
+			return tx_reset(f, n ? -n : tx_tcp(f, fd, iov, cnt, skip, flags));
 		}
 		n = xr_shm_tx_send(&f->tx, iov, cnt, skip, len);
 		if (n > 0) {
@@ -194,6 +196,10 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 		r = xr_flow_tx_push_replay(f, fd);
 		if (r == -EAGAIN)
 			return TX_NONE;
+		/* an RST that it has met */
+		n = xr_flow_take_error(f);
+		if (xr_unlikely(n))
+			return -n;
 		/* fall through */
 	default:
 		n = tx_tcp(f, fd, iov, cnt, skip, flags);

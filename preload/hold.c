@@ -28,10 +28,13 @@ static void last_drop(struct xr_flow *f)
 	xr_flow_kid_counts(f);
 	xr_epoll_flow_closed(f);
 	/* closed behind our back, or no descriptor was to be had: the kernel has ended it */
-	if (fd >= 0)
+	if (fd >= 0) {
 		xr_flow_last_close(f, fd);
-	xr_fd_close(fd);
-	xr_flow_release(f);
+		xr_fd_close(fd);
+		xr_flow_closed(f);
+	} else {
+		xr_flow_release(f);
+	}
 	xr_flow_sweep();
 }
 

@@ -3,16 +3,51 @@
  * exec: a flow whose descriptor stays open becomes a plain socket before the new program
  * starts.  One that exec closes is closed as close() would, and only the kernel can do
  * that after the point of no return: so it, too, returns to the kernel first, unless it
- * is a parent's, which goes on using it.  If exec fails the flows work on, over TCP.
+ * is a parent's, which goes on using it.  If exec fails the flows work on, over TCP.  Where the
+ * peer does not help in time, a process is left behind: caretaker.h, relay.h.
  */
 #include "hook.h"
 #include <alloca.h>
+#include "caretaker.h"
+#include "relay.h"
 
-static void to_kernel(struct xr_flow *f, int fd)
+struct exec_left {
+	struct xr_care care;
+	struct xr_relay relay;
+};
+
+/* A descriptor of a flow that another one has been substituted for: the same for this one. */
+static int substituted(const struct xr_relay *r, const struct xr_flow *f)
 {
-	if (xr_load_acquire(&f->path) & XR_PATH_FABRIC)
-		xr_flow_retreat(f, fd, XR_REASON_EXEC, XR_HANDOVER_WAIT_NS);
-	xr_flow_stay_tcp(f, fd, XR_REASON_EXEC);
+	uint32_t i;
+
+	for (i = 0; i < r->n; i++)
+		if (r->job[i].f == f)
+			return r->job[i].near;
+	return -1;
+}
+
+static void to_program(struct exec_left *e, struct xr_flow *f, int fd)
+{
+	int near = substituted(&e->relay, f);
+
+	if (near < 0) {
+		if (!xr_flow_hand_over(f, fd, XR_REASON_EXEC))
+			return;
+		/* a vfork child has the table of its parent, which goes on */
+		near = xr_vfork_depth ? -EPERM : xr_relay_add(&e->relay, f, fd);
+	}
+	if (near < 0) {
+		xr_flow_let_go(f, fd, XR_REASON_EXEC);
+		return;
+	}
+	/* from here on it is no flow: if exec fails the program goes on with the local stream */
+	if (xr_fd_swap(fd, (uintptr_t)f | XR_FD_FLOW, NULL, XR_FD_NONE)) {
+		long fl = xr_sys3(SYS_fcntl, fd, F_GETFL, 0);
+
+		xr_sys3(SYS_dup3, near, fd, 0);
+		xr_sys3(SYS_fcntl, fd, F_SETFL, fl & O_NONBLOCK);
+	}
 }
 
 /* A flow made by another process, of which this one has a single descriptor, closed by exec. */
@@ -25,16 +60,16 @@ static int leaves_parent(const struct xr_flow *f, int fd)
 static void exec_one(void *arg, int fd, uintptr_t entry)
 {
 	struct xr_flow *f = (struct xr_flow *)(entry & ~(uintptr_t)3);
+	struct exec_left *e = arg;
 	long flags;
 
-	(void)arg;
 	if ((entry & 3) != XR_FD_FLOW || (xr_vfork_depth && xr_vfork_is_changed(fd)))
 		return;
 	flags = xr_sys3(SYS_fcntl, fd, F_GETFD, 0);
 	if (flags < 0)
 		return;
 	if (!(flags & FD_CLOEXEC)) {
-		to_kernel(f, fd);
+		to_program(e, f, fd);
 		/* a vfork child is one more process that has it */
 		if (xr_vfork_depth)
 			xr_fetch_add(&f->procs, 1);
@@ -42,7 +77,9 @@ static void exec_one(void *arg, int fd, uintptr_t entry)
 		xr_fetch_sub(&f->procs, 1);
 	} else if (!xr_vfork_depth && f->owner_pid == xr_getpid() &&
 		   xr_load_acquire(&f->path) & XR_PATH_FABRIC) {
-		to_kernel(f, fd);
+		xr_flow_retreat_as(f, fd, XR_REASON_EXEC, XR_RETREAT_EITHER, 0);
+		xr_flow_stay_tcp(f, fd, XR_REASON_EXEC);
+		xr_care_add(&e->care, f, fd);
 	}
 }
 
@@ -61,10 +98,17 @@ static void exec_undo(void *arg, int fd, uintptr_t entry)
 
 void xr_exec_begin(void)
 {
+	struct exec_left e = { .care.n = 0, .relay.n = 0 };
+	uint32_t i;
+
 	xr_fork_check();
 	if (!xr_vfork_depth)
 		xr_flow_kid_counts(NULL);
-	xr_fd_each(exec_one, NULL);
+	xr_fd_each(exec_one, &e);
+	for (i = 0; i < e.relay.n; i++)
+		xr_sys1(SYS_close, e.relay.job[i].near);
+	xr_relay_run(&e.relay);
+	xr_care_run(&e.care, XR_CARE_SOON_NS);
 }
 
 void xr_exec_failed(void)

@@ -47,11 +47,8 @@ static void spawn_one(void *arg, int fd, uintptr_t entry)
 	flags = xr_sys3(SYS_fcntl, fd, F_GETFD, 0);
 	if (flags < 0 || flags & FD_CLOEXEC)
 		return;
-	if (!s->command || names_fd(s->command, fd)) {
-		if (xr_load_acquire(&f->path) & XR_PATH_FABRIC)
-			xr_flow_retreat(f, fd, XR_REASON_EXEC, XR_HANDOVER_WAIT_NS);
-		xr_flow_stay_tcp(f, fd, XR_REASON_EXEC);
-	}
+	if (!s->command || names_fd(s->command, fd))
+		xr_flow_let_go(f, fd, XR_REASON_EXEC);
 	/* an upper bound, never lowered: once is as good as often */
 	if (xr_load_relaxed(&f->procs) == 1)
 		xr_fetch_add(&f->procs, 1);
@@ -102,9 +99,7 @@ XR_HOOK int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t *fa, int
 
 	if (f && !xr_vfork_depth) {
 		xr_fork_check();
-		if (xr_load_acquire(&f->path) & XR_PATH_FABRIC)
-			xr_flow_retreat(f, fd, XR_REASON_EXEC, XR_HANDOVER_WAIT_NS);
-		xr_flow_stay_tcp(f, fd, XR_REASON_EXEC);
+		xr_flow_let_go(f, fd, XR_REASON_EXEC);
 		xr_fetch_add(&f->procs, 1);
 	}
 	return xr_real.posix_spawn_file_actions_adddup2(fa, fd, newfd);

@@ -13,9 +13,7 @@ static void unhooked(int fd)
 		return;
 	xr_fork_check();
 	/* the stream's first write must come after all that was written before */
-	if (xr_load_acquire(&f->path) & XR_PATH_FABRIC)
-		xr_flow_retreat(f, fd, XR_REASON_RETREAT_CALL, XR_HANDOVER_WAIT_NS);
-	xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
+	xr_flow_let_go(f, fd, XR_REASON_RETREAT_CALL);
 }
 
 XR_HOOK FILE *fdopen(int fd, const char *mode)

@@ -406,6 +406,9 @@ static int poll_sleep(struct poll_run *p)
 		if (p->item[i].how == POLL_FABRIC && p->k[i].fd >= 0 && p->k[i].revents)
 			xr_flow_kernel_event(p->item[i].f,
 					     (uint32_t)(unsigned short)p->k[i].revents);
+	for (i = 0; !r && p->slice == XR_WAIT_PEER && i < a->n; i++)
+		if (p->item[i].how == POLL_FABRIC)
+			xr_flow_unrung(p->item[i].f);
 	if (!r)
 		r = poll_expired(a) ? 0 : 1;
 undo:

@@ -140,9 +140,7 @@ static void to_kernel(void *arg, int fd, uintptr_t entry)
 
 	if ((entry & 3) != XR_FD_FLOW)
 		return;
-	if (xr_load_acquire(&f->path) & XR_PATH_FABRIC)
-		xr_flow_retreat(f, fd, why, XR_HANDOVER_WAIT_NS);
-	xr_flow_stay_tcp(f, fd, why);
+	xr_flow_let_go(f, fd, why);
 }
 
 void xr_process_pass_through(enum xr_reason why)

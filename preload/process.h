@@ -62,9 +62,6 @@ void xr_process_pass_through(enum xr_reason why);
 /* That was done: the reason.  What a process may do from then on is not known. */
 enum xr_reason xr_process_passed(void);
 
-/* How long a caller that is about to hand a flow to somebody else waits for its bytes. */
-#define XR_HANDOVER_WAIT_NS	1000000000ull
-
 /* Before exec, from any kind of child too; failed: exec came back. */
 void xr_exec_begin(void);
 void xr_exec_failed(void);

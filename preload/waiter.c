@@ -496,6 +496,8 @@ static int wait_in_kernel(struct wait_sleep *s, int fd, uint32_t mask, int bell,
 		xr_flow_kernel_event(s->f, (uint32_t)(unsigned short)p[0].revents);
 	if (n == 0 && deadline && (!slice || deadline <= slice))
 		return -EAGAIN;
+	if (n == 0 && s->claimed)
+		xr_flow_unrung(s->f);
 	return n == -EINTR ? -EINTR : 0;
 }
 

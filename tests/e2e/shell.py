@@ -16,6 +16,17 @@ NOSIGNAL, DONTWAIT, PEEK, WAITALL = (socket.MSG_NOSIGNAL, socket.MSG_DONTWAIT, s
                                      socket.MSG_WAITALL)
 
 
+def pattern(key, off, n):
+    """The bytes that pattern_fill() of pattern.h makes, for files that a test reads itself."""
+    mask, out = (1 << 64) - 1, bytearray()
+    for word in range(off // 8, (off + n + 7) // 8):
+        x = (key + word * 0x9e3779b97f4a7c15) & mask
+        x = ((x ^ x >> 33) * 0xff51afd7ed558ccd) & mask
+        x = ((x ^ x >> 33) * 0xc4ceb9fe1a85ec53) & mask
+        out += (x ^ x >> 33).to_bytes(8, "little")
+    return bytes(out[off % 8:off % 8 + n])
+
+
 class Result:
     def __init__(self, text):
         part = text.split()

@@ -243,7 +243,7 @@ void end_act(int e, enum act a)
 			model_yield();
 		kernel_close(e);
 		if (!W.side[e].unaware)
-			xr_flow_release(f);
+			xr_flow_closed(f);
 		break;
 	case ACT_SEAL:
 		xr_flow_stay_tcp(f, FD(e), XR_REASON_OPTION);
@@ -253,8 +253,10 @@ void end_act(int e, enum act a)
 			xr_flow_retreat(f, FD(e), XR_REASON_OPERATOR, 0);
 		break;
 	case ACT_EXEC:
-		if (fabric(e, XR_PATH_FABRIC))
-			xr_flow_retreat(f, FD(e), XR_REASON_EXEC, 1000000000u);
+		/* what the peer does not see to in time is carried by a process that has our hooks */
+		if (fabric(e, XR_PATH_FABRIC) &&
+		    xr_flow_retreat(f, FD(e), XR_REASON_EXEC, 1000000000u) == -EAGAIN)
+			break;
 		xr_flow_stay_tcp(f, FD(e), XR_REASON_EXEC);
 		/* close(), had the program none of us any more, would not be ours to see */
 		W.side[e].unaware = 1;

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Process shapes with connections in mid-stream: what was sent arrives, once, in order, whoever reads it."""
 import os
+import signal
 import socket
 import time
 
@@ -55,6 +56,50 @@ def test_inetd(live, target, stream):
     peer.shutdown(socket.SHUT_WR)
     assert echo.drained(d, 20) == (peer.tx - before, None)
     assert live.server("wait", pid).ints == [0]
+
+
+@pytest.mark.parametrize("target", ["preloaded", "plain"])
+@pytest.mark.parametrize("end", ["stopped", "stopped-midway", "killed", "closed"])
+def test_inetd_of_a_peer_that_does_not_help(live, target, end):
+    """Unread bytes and one who cannot send them again: the new program gets them all the same, and goes on."""
+    me, peer, n = live.s, live.c, 1 * M
+    if target == "plain":
+        live.server.ok("unsetenv", "LD_PRELOAD")
+    start = peer.tx
+    peer.sendall(n)
+    assert me.recv(1000, WAITALL).ret == 1000
+    if end == "stopped-midway":
+        # the child has sealed what it read of, and the peer has gone on behind the seal
+        child = live.server.fork()
+        c = me.as_seen_by(child)
+        assert c.recv(1000, WAITALL).ret == 1000
+        peer.sendall(1000)
+        n += 1000
+        sh, left = child, n - 2000
+    else:
+        sh, left = live.server, n - 1000
+    out, script = (os.path.join(live.env.stats, name) for name in ("got", "script"))
+    with open(script, "w", encoding="ascii") as f:
+        # the peer gets an answer where it is there to get it
+        f.write("exec head -c %d | tee %s\n" % (left, out) if end.startswith("stopped") else "exec cat >%s\n" % out)
+    if end.startswith("stopped"):
+        peer.sh.proc.kill(signal.SIGSTOP)
+    elif end == "killed":
+        peer.sh.proc.kill(signal.SIGKILL)
+    else:
+        peer.close()
+    try:
+        pid = sh.ok("inetd", me.fd, "sh", script)
+        harness.until(lambda: os.path.exists(out) and os.path.getsize(out) == left, 10, "the bytes in the file")
+    finally:
+        if end.startswith("stopped"):
+            peer.sh.proc.kill(signal.SIGCONT)
+    with open(out, "rb") as f:
+        assert f.read() == shell.pattern(peer.tx_key, start + n - left, left)
+    if end.startswith("stopped"):
+        echo = echo_end(peer, start + n - left)
+        assert echo.recv(left, WAITALL).ret == left
+    assert sh("wait", pid).ints == [0]
 
 
 # ---- descriptors that change hands -----------------------------------------------------------------
@@ -345,3 +390,42 @@ def test_late_dlopen_is_refused(env):
     p.client.ok("system", ":")
     p.c.close()
     assert p.s.drain() == (0, None)
+
+
+# ---- bells that a child has not got ------------------------------------------------------------------
+
+@pytest.mark.parametrize("how", ["epoll_wait", "poll", "recv"])
+def test_sleeper_whose_bell_was_made_after_the_fork(live, how):
+    """The child wants bytes sent again by one who sleeps where it cannot ring: found within a second."""
+    me, peer, n = live.s, live.c, 100000
+    others = [live.connect() for _ in range(3)]
+    for c, s in others:
+        live.upgrade(c, s)
+    live.server.ok("unsetenv", "LD_PRELOAD")
+    child = live.server.fork()
+    # these sleepers take the bells that were there
+    asleep = [(c.recv_bg(1), s) for c, s in others]
+    peer.sh.asleep()
+    start = peer.tx
+    peer.sendall(n)
+    if how == "epoll_wait":
+        ep = peer.sh.ok("epoll_create", 0)
+        peer.sh.ok("epoll_ctl", ep, 1, peer.fd, EV_IN, 7)
+        w = peer.sh.bg("epoll_wait", ep, 8, -1)
+    elif how == "poll":
+        w = peer.sh.bg("poll", -1, peer.fd, EV_IN)
+    else:
+        echo = echo_end(peer, start)
+        w = echo.recv_bg(1)
+    time.sleep(.1)
+    child.ok("inetd", me.fd, "cat")
+    r = w.result(4)
+    assert r.ret == 1
+    echo = echo_end(peer, start + (how == "recv"))
+    left = n - (how == "recv")
+    assert echo.recv(left, WAITALL).ret == left
+    if live.mode == "both":
+        assert live.env.counters(live.client.pid)[0]["late_wakes"] >= 1
+    for w, s in asleep:
+        assert s.send(1).ret == 1
+        assert w.result().ret == 1

@@ -93,6 +93,12 @@ uint32_t xr_flow_poll(struct xr_flow *f, int fd)
 	return xr_load_acquire(&of(f)->mask);
 }
 
+int xr_flow_unrung(struct xr_flow *f)
+{
+	(void)f;
+	return 0;
+}
+
 int xr_flow_peek(struct xr_flow *f, uint32_t mask)
 {
 	return !(xr_load_acquire(&f->path) & XR_PATH_FABRIC) ||

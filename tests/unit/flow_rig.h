@@ -22,6 +22,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "core/mem.h"
+#include "preload/caretaker.h"
 #include "preload/control.h"
 #include "preload/flow.h"
 #include "preload/hold.h"
@@ -49,6 +50,9 @@ void xr_epoll_flow_kick(struct xr_flow *f) { (void)f; }
 void xr_epoll_flow_full(struct xr_flow *f) { (void)f; }
 uint32_t xr_waiter_claimed(struct xr_flow *f, int dir) { (void)f, (void)dir; return 0; }
 void xr_fd_each(void (*fn)(void *arg, int fd, uintptr_t entry), void *arg) { (void)fn, (void)arg; }
+/* what a caretaker would go on with stays as it is */
+void xr_care_add(struct xr_care *c, struct xr_flow *f, int fd) { (void)c, (void)f, (void)fd; }
+void xr_care_run(struct xr_care *c, uint64_t soon) { (void)c, (void)soon; }
 struct xr_signal_mark xr_signal_mark(void) { return (struct xr_signal_mark){ 0, 0 }; }
 
 int xr_hold_take(struct xr_hold *h, struct xr_flow *f) { (void)h, (void)f; return 0; }
@@ -76,6 +80,7 @@ int xr_wait_flow(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline,
 static struct {
 	struct xr_flow *f;
 	int fd, far_fd;
+	int closed;			/* xr_flow_last_close has counted it out */
 	struct xr_shm_link *near, *far;
 	struct xr_shm_tx tx;		/* the peer's sending end: what the flow receives */
 	struct xr_shm_rx rx;		/* and what the flow sends */
@@ -167,7 +172,11 @@ static inline void flow_end(void)
 		close(R.fd);
 	/* the peer is done with it, so that its memory comes back at once */
 	xr_fetch_or(&R.tx.dir->state, XR_DIR_GONE);
-	xr_flow_release(f);
+	if (R.closed)
+		xr_flow_closed(f);
+	else
+		xr_flow_release(f);
+	R.closed = 0;
 	xr_shm_tx_destroy(&R.tx);
 	xr_shm_link_free(R.far);
 	if (R.far_fd >= 0)

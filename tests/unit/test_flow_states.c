@@ -126,6 +126,7 @@ static const char *rx_event(enum rx_at at, enum rx_event ev)
 		break;
 	case EV_OWN_CLOSE:
 		xr_flow_last_close(R.f, R.fd);
+		R.closed = 1;
 		break;
 	default:
 		fail();
@@ -294,7 +295,7 @@ static const char *const rx_table[RX_STATES][RX_EVENTS] = {
 		[EV_GONE] = "SKIP none none",
 		[EV_NONSENSE] = FROZEN,
 		[EV_SHUT_RD] = "SKIP 0 0",
-		[EV_OWN_CLOSE] = "TCP",
+		[EV_OWN_CLOSE] = "SKIP",
 	},
 };
 

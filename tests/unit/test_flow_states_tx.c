@@ -118,6 +118,7 @@ static void tx_event(enum tx_event ev)
 		break;
 	case TX_OWN_CLOSE:
 		xr_flow_last_close(R.f, R.fd);
+		R.closed = 1;
 		break;
 	default:
 		fail();

@@ -15,7 +15,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
+#include "child.h"
 #include "core/mem.h"
 #include "core/shm_link.h"
 
@@ -376,6 +378,31 @@ static void entries_may_lie(void **state)
 	xr_shm_link_free(b);
 }
 
+/* Its copy of the connection is closed, and the number may be another file's by now. */
+static void a_child_hears_nothing(void **state)
+{
+	struct xr_shm_link *a, *b;
+	int status, p[2];
+	pid_t pid;
+
+	(void)state;
+	link_pair(&a, &b);
+	assert_int_equal(pipe(p), 0);
+	pid = child_fork();
+	if (!pid) {
+		xr_process_forked();
+		dup2(p[0], a->conn);
+		_exit(xr_shm_link_progress(a) || xr_load_acquire(&a->dead) ||
+		      fcntl(a->conn, F_GETFD) < 0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	close(p[0]);
+	close(p[1]);
+	xr_shm_link_free(a);
+	xr_shm_link_free(b);
+}
+
 static void control_connection_takes_bells_only(void **state)
 {
 	static const struct {
@@ -537,6 +564,7 @@ int main(void)
 		cmocka_unit_test(bells_ring_for_sleepers),
 		cmocka_unit_test(overrun_means_look_everywhere),
 		cmocka_unit_test(entries_may_lie),
+		cmocka_unit_test(a_child_hears_nothing),
 		cmocka_unit_test(control_connection_takes_bells_only),
 		cmocka_unit_test(a_bell_is_replaced_and_nothing_leaks),
 		cmocka_unit_test(no_wake_up_is_lost),

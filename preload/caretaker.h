@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * A caretaker: the process that is left behind where this one ends or closes a flow in
+ * mid-retreat, with bytes still to be replayed or thrown away.  On TCP the kernel goes on
+ * delivering after close() and exit(); what lies in our memory only a process can deliver.
+ *
+ * It is a forked child without an exit signal: wait() does not see it, its parent need not
+ * live, every signal but SIGKILL is blocked, and of the descriptors it keeps those of its
+ * flows alone.  It ends when they are in order, or after XR_CARE_NS, with an RST.
+ */
+#ifndef XR_CARETAKER_H
+#define XR_CARETAKER_H
+
+#include <stdint.h>
+
+struct xr_flow;
+
+#define XR_CARE_JOBS	32
+#ifndef XR_CARE_NS
+#define XR_CARE_NS	120000000000u	/* about as long as the kernel keeps an orphan that nobody reads from */
+#endif
+#define XR_CARE_SOON_NS	1000000u	/* what a peer at work needs: not worth a process */
+
+/* On the caller's stack. */
+struct xr_care {
+	uint32_t n;
+	struct xr_care_job {
+		struct xr_flow *f;
+		int fd;
+	} job[XR_CARE_JOBS];
+};
+
+/*
+ * The flow is about to lose its descriptor fd in this process.  Adds it if there is anything
+ * left to do; the list runs when it is full.
+ */
+void xr_care_add(struct xr_care *c, struct xr_flow *f, int fd);
+
+/*
+ * Does what there is to do: here, for `soon` nanoseconds at most, then in a caretaker.  The
+ * descriptors may be closed afterwards.
+ */
+void xr_care_run(struct xr_care *c, uint64_t soon);
+
+/*
+ * The process itself: run(arg) in a child that wait() does not see, with signals blocked, of the
+ * descriptors only those in keep open.  It ends with run.  Its pid, or -errno.
+ */
+long xr_care_spawn(const char *name, const int *keep, uint32_t n, void (*run)(void *arg), void *arg);
+
+#endif
