@@ -265,6 +265,7 @@ static int up_switch_reason(int r)
 #define UP_PATIENCE_IOS	256u		/* I/O calls that a handshake is given at least */
 #define UP_LISTEN_NS	50000000ull	/* an uncalled name keeps its place for so long if others want it */
 #define UP_LISTEN_TURNS	128u		/* and a program that took so many turns would have called */
+#define UP_LOOKS	24u
 #define UP_EVICT_TIMEOUTS 8u		/* and a handshake under way for so long */
 
 static int up_is_expired(const struct xr_upgrade *u)
@@ -287,7 +288,12 @@ static void up_expired(struct xr_upgrade *u)
 	struct xr_flow *f = u->f;
 
 	if (u->state == XR_UP_LISTENING && u->conn < 0) {
-		int again = !f->up_tries++;
+		/*
+		 * One more look, later; where xrdma peers were met the peer of this one may be held on
+		 * TCP for now: then a look each time the connection has lived twice as long.
+		 */
+		uint32_t tries = f->up_tries++, shift = tries < 16 ? tries : 16;
+		int again = !tries || (tries < UP_LOOKS && xr_links_any());
 
 		if (u->past.link) {
 			up_fail(u, XR_REASON_TIMEOUT);
@@ -295,7 +301,7 @@ static void up_expired(struct xr_upgrade *u)
 		}
 		up_free(u);
 		if (again)
-			up_later(f, 64 + f->turns, 1u << 20);
+			up_later(f, 64 + f->turns, 1ull << (20 + shift));
 		else
 			up_give_up(f, XR_REASON_PEER_NOT_XRDMA);
 		return;

@@ -9,8 +9,8 @@
 #include <sys/syscall.h>
 #include "core/log.h"
 #include "core/stats.h"
-#include "preload/hold.h"
 #include "preload/caretaker.h"
+#include "preload/hold.h"
 #include "preload/ready.h"
 #include "preload/user.h"
 #include "world.h"

@@ -156,7 +156,7 @@ def on_fabric(p):
 def test_children_of_a_program_with_a_thousand_connections(env):
     p = crowd(env, 1000)
     if env.lifts:
-        harness.until(lambda: p.client.ok("crowd", 2, timeout=20) == 1000 and on_fabric(p) == 1000, 10)
+        harness.until(lambda: p.client.ok("crowd", 2, timeout=20) == 1000 and on_fabric(p) == 1000, 30)
     held = len(harness.fds(p.client.pid))
     for _ in range(5):
         assert p.client("system", "exit 3").ret == 3 << 8
