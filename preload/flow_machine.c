@@ -350,8 +350,8 @@ static int retreat_late(struct xr_flow *f, int fd)
 }
 
 /*
- * rx_lock held.  0, or -EAGAIN while what is unread lies here alone: its sender has not taken
- * notice that it is to come over the socket, or has gone on behind it.
+ * rx_lock held.  0, or what is unread lies here alone: -EAGAIN, its sender has yet to take notice
+ * that it is to come over the socket; -ESTALE, he has gone on behind it.
  */
 static int retreat_unread(struct xr_flow *f)
 {
@@ -359,7 +359,9 @@ static int retreat_unread(struct xr_flow *f)
 		return 0;
 	if (!xr_shm_rx_is_frozen(&f->rx)) {
 		/* acquire: with it the sender's end of the flow is what it will be */
-		if (f->rx.sealed || !(xr_load_acquire(&f->rx.dir->consumed) & XR_REPLAYING))
+		if (f->rx.sealed)
+			return -ESTALE;
+		if (!(xr_load_acquire(&f->rx.dir->consumed) & XR_REPLAYING))
 			return -EAGAIN;
 	}
 	xr_rx_to_tcp(f);
@@ -394,10 +396,10 @@ uint32_t xr_flow_owes(struct xr_flow *f, int fd)
 
 /* What is missing before the kernel socket is all there is to the flow. */
 struct retreat_missing {
-	int owed, late, unread;		/* 0 or -EAGAIN */
+	int owed, late, unread;		/* -EAGAIN: the peer may bring it yet */
 };
 
-static int retreat_misses(const struct retreat_missing *m)
+static int retreat_waits(const struct retreat_missing *m)
 {
 	return m->owed == -EAGAIN || m->late == -EAGAIN || m->unread == -EAGAIN;
 }
@@ -408,10 +410,10 @@ static void retreat_wait(struct xr_flow *f, int fd, struct retreat_missing *m, u
 	uint64_t end = xr_now_ns() + wait_ns;
 	int alone = 0;
 
-	while (retreat_misses(m) && !alone && xr_now_ns() < end) {
+	while (retreat_waits(m) && !alone && xr_now_ns() < end) {
 		struct pollfd p = { .fd = fd, .events = (short)((m->owed ? POLLOUT : 0) |
 								(m->late || m->unread ? POLLIN : 0)) };
-		struct timespec ts = { 0, m->unread ? 200000 : 10000000 };
+		struct timespec ts = { 0, 10000000 };
 
 		alone = retreat_alone(f, fd);
 		if (!alone)
@@ -481,7 +483,7 @@ int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_re
 	/* with a replay pending the hooks, and the epoll files, still carry the flow */
 	if (f->owner_pid == xr_getpid() && !(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
 		xr_epoll_flow_detach(f);
-	return retreat_misses(&m) ? -EAGAIN : m.owed;
+	return retreat_waits(&m) || m.unread ? -EAGAIN : m.owed;
 }
 
 int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns)
