@@ -47,7 +47,9 @@ static int channel_new(struct xrdma_context *ctx, struct xrdma_channel **out)
 	uint32_t msgs = (uint32_t)ctx->option[XRDMA_OPT_WINDOW_MSGS], ring = pow2(2 * msgs);
 	struct xrdma_channel *ch = calloc(1, sizeof(*ch));
 	struct xr_qp_attr attr = { .pd = ctx->pd, .send_cq = ctx->cq, .recv_cq = ctx->cq, .sig_all = 1,
-				   .rnr_retry = ctx->rnr_retry };
+				   .rnr_retry = ctx->rnr_retry,
+				   .tos = (uint8_t)ctx->option[XRDMA_OPT_TOS],
+				   .detect_ms = (uint32_t)ctx->option[XRDMA_OPT_DETECT_MS] };
 	int r = -ENOMEM;
 
 	if (!ch)

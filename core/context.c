@@ -47,6 +47,7 @@ int xr_context_create(struct xrdma_context **out, const char *device,
 		[XRDMA_OPT_KEEPALIVE_MS] = 2000,
 		[XRDMA_OPT_KEEPALIVE_PROBES] = 3,
 		[XRDMA_OPT_QP_CACHE] = 64,
+		[XRDMA_OPT_DETECT_MS] = 1000,
 		[XRDMA_OPT_QUEUE_US] = 8,
 		[XRDMA_OPT_FETCH_BYTES] = 64u << 20,
 	};

@@ -39,7 +39,7 @@
 #define V_MAX_INLINE	256u		/* what a send queue entry is made large enough for */
 #define V_CONNECT_NS	10000000000ull	/* an answer to connect takes no longer */
 #define V_RESOLVE_MS	50		/* first wait for an address, doubled each time */
-#define V_RETRY		7u		/* of a request that is not acknowledged */
+#define V_RETRY		6u		/* of a request that is not acknowledged; rxe takes 7 for "for ever" */
 #define V_DETECT_MS	1000u
 
 #define container_of(p, type, member) ((type *)((char *)(p) - offsetof(type, member)))

@@ -242,7 +242,7 @@ int v_qp_modify(struct xr_qp *qp, enum xr_qp_state state)
 /*
  * A request that is not acknowledged is sent again after T = 4.096 us * 2^timeout, V_RETRY times, so the end is seen
  * after (V_RETRY + 1) * T; the specification lets a device take up to four times as long.  With 1000 ms:
- * 1000 ms / 8 = 125 ms, the largest T below it is 4.096 us * 2^14 = 67 ms, and 8 * 67 ms = 537 ms, 2.1 s at the
+ * 1000 ms / 7 = 143 ms, the largest T below it is 4.096 us * 2^15 = 134 ms, and 7 * 134 ms = 940 ms, 3.8 s at the
  * latest.  Zero would be for ever; below 2^8 (1 ms) software devices repeat themselves for nothing.
  */
 uint8_t v_ack_timeout(uint32_t detect_ms)
@@ -273,7 +273,7 @@ uint8_t v_rnr_timer(uint32_t us)
 
 /*
  * What is under way in the network for the last connection must have died: twice the life of a packet, 4.096 us * 2^14
- * (67 ms) as it is assumed for the timer above, and what the device takes to acknowledge.
+ * (67 ms), and what the device takes to acknowledge.
  */
 uint32_t v_quarantine_us(const struct v_dev *d)
 {

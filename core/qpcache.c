@@ -58,7 +58,7 @@ static int cache_fits(const struct xr_qp_attr *a, const struct xr_qp_attr *b)
 	return a->pd == b->pd && a->send_cq == b->send_cq && a->recv_cq == b->recv_cq &&
 	       a->sq_depth == b->sq_depth && a->rq_depth == b->rq_depth && a->sig_all == b->sig_all &&
 	       a->rnr_retry == b->rnr_retry && a->min_rnr_timer_us == b->min_rnr_timer_us &&
-	       a->max_rd_atomic == b->max_rd_atomic;
+	       a->max_rd_atomic == b->max_rd_atomic && a->tos == b->tos && a->detect_ms == b->detect_ms;
 }
 
 int xr_qpcache_get(struct xr_qpcache *c, const struct xr_qp_attr *attr, uint64_t now, struct xr_qp **qp)

@@ -30,6 +30,8 @@ int xrdma_set_option(struct xrdma_context *ctx, enum xrdma_option option, uint64
 		[XRDMA_OPT_COPY] = { 0, 1 },
 		[XRDMA_OPT_QUEUE_US] = { 0, 1000000 },
 		[XRDMA_OPT_QP_CACHE] = { 0, 4096 },
+		[XRDMA_OPT_DETECT_MS] = { 10, 60000 },
+		[XRDMA_OPT_TOS] = { 0, 255 },
 		[XRDMA_OPT_FETCH_BYTES] = { 65536, XR_WINDOW_MAX_BYTES },
 	};
 

@@ -120,6 +120,8 @@ enum xrdma_option {
 	XRDMA_OPT_QUEUE_US,
 	XRDMA_OPT_FETCH_BYTES,	/* what is READ at once, over all channels: 65536..2^31, 64 MiB */
 	XRDMA_OPT_QP_CACHE,	/* queue pairs that are kept for later channels: 0 (none)..4096, 64 */
+	XRDMA_OPT_DETECT_MS,	/* a network: no acknowledgement for so long is the end, ms: 10..60000, 1000 */
+	XRDMA_OPT_TOS,		/* a network: traffic class of packets, DSCP in the upper six bits: 0..255, 0 */
 	XRDMA_OPT_COUNT
 };
 

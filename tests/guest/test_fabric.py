@@ -29,6 +29,17 @@ def test_unit(name):
     assert p.returncode == 0, p.stdout[-3000:] + p.stderr[-3000:]
 
 
+def test_detection():
+    """How long a host that is gone stays unnoticed is a setting."""
+    with hosts.Hosts(2, "rxe") as (a, b), a.inside():
+        p = subprocess.run([harness.find("tests/unit/test_verbs")], capture_output=True, text=True, check=False, timeout=60,
+                           env=dict(os.environ, XRDMA_TEST_FABRIC="verbs:" + a.address, XRDMA_TEST_LINK=a.link,
+                                    XRDMA_TEST_FAR="/run/netns/" + b.name, XRDMA_TEST_ONLY="detection",
+                                    XRDMA_MODULE_DIR=MODULE))
+    print(p.stdout)
+    assert p.returncode == 0 and "seen after" in p.stdout, p.stdout + p.stderr
+
+
 def echo(host, *argv):
     with host.inside():
         return subprocess.run([harness.find("examples/echo-client"), *argv], capture_output=True, text=True, timeout=20,

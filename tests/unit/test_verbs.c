@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * What only a device of the verbs libraries can show.  It wants one that can talk to itself (XRDMA_TEST_FABRIC) on
- * a link that it may do everything to (XRDMA_TEST_LINK); elsewhere there is nothing to run.
+ * a link that it may do everything to (XRDMA_TEST_LINK), and another host (XRDMA_TEST_FAR, the file of its network
+ * namespace); elsewhere there is nothing to run.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,6 +10,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -397,6 +400,77 @@ static void the_device_goes_away(void **state)
 	end_both();
 }
 
+/* --- another host ------------------------------------------------------------------------- */
+
+static void enter(const char *netns)
+{
+	int fd = open(netns, O_RDONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	assert_int_equal(setns(fd, CLONE_NEWNET), 0);
+	close(fd);
+}
+
+/* Retry timers default to 4.3 s detection: the end is seen when the setting says. */
+static void detection(void **state)
+{
+	static const struct { uint32_t ms, least, most; } t[] = { { 100, 50, 1500 }, { 2000, 900, 9000 } };
+	const char *far = getenv("XRDMA_TEST_FAR");
+	char home[64];
+	uint32_t i;
+
+	(void)state;
+	if (!far)
+		skip();
+	/* that of the thread, and not by a name that setns() changes the meaning of */
+	snprintf(home, sizeof(home), "/proc/self/fd/%d", open("/proc/thread-self/ns/net", O_RDONLY));
+	for (i = 0; i < XR_ARRAY_LEN(t); i++) {
+		struct xr_addr addr;
+		uint64_t took;
+
+		clean(NULL);
+		b.attr.detect_ms = t[i].ms;
+		b.attr.tos = 0x68;
+		rig_address(&addr);
+		end_open(&a);
+		end_qp(&a);
+		assert_int_equal(a.ops->cm_listen(a.dev, &addr, NULL, &a.listener), 0);
+		/* the other end, on the other host: the namespace counts where something is made */
+		enter(far);
+		assert_int_equal(setenv("XRDMA_TEST_FABRIC_WAS", rig_device(), 1), 0);
+		assert_int_equal(setenv("XRDMA_TEST_FABRIC", "verbs", 1), 0);
+		end_open(&b);
+		end_qp(&b);
+		assert_int_equal(b.ops->cm_connect(b.dev, &addr, b.qp, NULL, 0, &b.id), 0);
+		until(&a, &b, a.events[XR_CM_CONNECT_REQUEST]);
+		enter(home);
+		assert_int_equal(setenv("XRDMA_TEST_FABRIC", getenv("XRDMA_TEST_FABRIC_WAS"), 1), 0);
+		a.id = a.ev.id;
+		assert_int_equal(a.ops->cm_accept(a.id, a.qp, NULL, 0), 0);
+		until(&a, &b, a.events[XR_CM_ESTABLISHED] && b.events[XR_CM_ESTABLISHED]);
+		assert_int_equal(post_recv(&a, 1, a.mem, 64), 0);
+		assert_int_equal(post_send(&b, 1, b.mem, 64), 0);
+		until(&a, &b, b.nwc == 1);
+		assert_int_equal(b.wc[0].status, XR_WC_SUCCESS);
+		assert_int_equal(command("tc qdisc add dev %s root netem loss 100%%%s", own_link(), ""), 0);
+		took = xr_now_ns();
+		assert_int_equal(post_send(&b, 2, b.mem, 64), 0);
+		while (b.nwc < 2 && xr_now_ns() - took < 20000000000ull)
+			end_poll(&b);
+		took = (xr_now_ns() - took) / 1000000;
+		end_poll(&b);
+		assert_int_equal(b.nwc, 2);
+		assert_int_equal(b.wc[1].status, XR_WC_RETRY_EXC_ERR);
+		print_message("detect_ms %u: seen after %u ms\n", t[i].ms, (uint32_t)took);
+		assert_in_range(took, t[i].least, t[i].most);
+		assert_int_equal(b.events[XR_CM_DISCONNECTED], 1);
+		assert_int_equal(b.ev.status, -ECONNRESET);
+		assert_int_equal(command("tc qdisc del dev %s root%s", own_link(), ""), 0);
+		end_both();
+		usleep(300000);
+	}
+}
+
 /* --- channels ------------------------------------------------------------------------------- */
 
 struct side {
@@ -490,6 +564,7 @@ int main(void)
 		cmocka_unit_test_setup(the_address_comes_and_goes, clean),
 		cmocka_unit_test_setup(the_port_comes_and_goes, clean),
 		cmocka_unit_test_setup(setting_up, clean),
+		cmocka_unit_test_setup(detection, clean),
 		cmocka_unit_test_setup(the_device_goes_away, clean),
 	};
 

@@ -87,8 +87,8 @@ static void detection(void **state)
 	uint32_t ms;
 
 	(void)state;
-	assert_int_equal(v_ack_timeout(0), 14);
-	assert_int_equal(v_ack_timeout(1000), 14);
+	assert_int_equal(v_ack_timeout(0), 15);
+	assert_int_equal(v_ack_timeout(1000), 15);
 	for (ms = 10; ms <= 60000; ms += 7) {
 		uint64_t t = (V_RETRY + 1) * (4096ull << v_ack_timeout(ms));
 
