@@ -168,6 +168,12 @@ static void relay_end(struct relay *r)
 	r->f = NULL;
 }
 
+/* The program has gone altogether: nobody reads what the peer may send yet. */
+static int relay_closed(const struct relay *r)
+{
+	return (xr_ksock_poll(r->far, 0) & POLLHUP) != 0;
+}
+
 static struct pollfd relay_wants(int fd, int events)
 {
 	return (struct pollfd){ .fd = events ? fd : -1, .events = (short)events };
@@ -187,13 +193,17 @@ static void relay_serve(struct relay *r, uint32_t n)
 				continue;
 			if (relay_down(&r[i], &from_peer, &to_prog) ||
 			    relay_up(&r[i], &from_prog, &to_peer) ||
-			    (r[i].down.over && r[i].up.over && !xr_flow_owes(r[i].f, r[i].fd))) {
+			    (r[i].up.over && (r[i].down.over || relay_closed(&r[i])) &&
+			     !xr_flow_owes(r[i].f, r[i].fd))) {
 				relay_end(&r[i]);
 				continue;
 			}
 			/* a hang-up stands for ever: it is looked for only where it says something new */
 			p[k++] = relay_wants(r[i].fd, from_peer | to_peer);
 			p[k++] = relay_wants(r[i].far, to_prog | from_prog);
+			/* by then it says that the program has closed its end, and we go */
+			if (r[i].up.over)
+				p[k - 1].fd = r[i].far;
 		}
 		if (!k)
 			return;
@@ -221,6 +231,17 @@ static void relay_child(void *arg)
 		relay_serve(r, jobs->n);
 }
 
+void xr_relay_drop(struct xr_relay *r)
+{
+	uint32_t i;
+
+	for (i = 0; i < r->n; i++) {
+		xr_sys1(SYS_close, r->job[i].fd);
+		xr_sys1(SYS_close, r->job[i].far);
+	}
+	r->n = 0;
+}
+
 void xr_relay_run(struct xr_relay *r)
 {
 	int keep[2 * XR_RELAY_JOBS];
@@ -239,9 +260,5 @@ void xr_relay_run(struct xr_relay *r)
 		for (i = 0; i < r->n; i++)
 			xr_fetch_sub(&r->job[i].f->procs, 1);
 	}
-	for (i = 0; i < r->n; i++) {
-		xr_sys1(SYS_close, r->job[i].fd);
-		xr_sys1(SYS_close, r->job[i].far);
-	}
-	r->n = 0;
+	xr_relay_drop(r);
 }

@@ -33,6 +33,9 @@ struct xr_relay {
  */
 int xr_relay_add(struct xr_relay *r, struct xr_flow *f, int fd);
 
+/* Nothing was handed over: forgets what was added. */
+void xr_relay_drop(struct xr_relay *r);
+
 /* Starts the process that serves what was added, and closes what is its own. */
 void xr_relay_run(struct xr_relay *r);
 

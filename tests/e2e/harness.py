@@ -9,6 +9,7 @@ of test runs can share the machine.
 """
 import contextlib
 import errno
+import glob
 import json
 import os
 import select
@@ -312,6 +313,20 @@ def children(pid):
         with open("/proc/%d/task/%s/children" % (pid, t)) as f:
             got += [int(x) for x in f.read().split()]
     return got
+
+
+def left_behind(env, comm):
+    """Processes of this name that programs of the test have left behind."""
+    found = []
+    for path in glob.glob("/proc/[0-9]*/comm"):
+        with contextlib.suppress(OSError):      # it has just ended
+            with open(path) as f:
+                if f.read() != comm + "\n":
+                    continue
+            with open(path[:-4] + "environ") as f:
+                if env.stats in f.read():
+                    found.append(int(path.split("/")[2]))
+    return found
 
 
 def have(name):

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """close() and exit() in mid-retreat: they wait for nobody, and what TCP would have delivered is delivered."""
-import glob
 import os
 import signal
 import socket
@@ -21,19 +20,7 @@ SOON = .5       # seconds; the peer does not act for longer than that
 
 
 def caretakers(env):
-    """Processes of these programs that were left behind."""
-    found = []
-    for comm in glob.glob("/proc/[0-9]*/comm"):
-        try:
-            with open(comm) as f:
-                if f.read() != "xrdma-caretaker\n":
-                    continue
-            with open(comm[:-4] + "environ") as f:
-                if env.stats in f.read():
-                    found.append(int(comm.split("/")[2]))
-        except OSError:     # it has just ended
-            pass
-    return found
+    return harness.left_behind(env, "xrdma-caretaker")
 
 
 def ended(pid):

@@ -135,6 +135,39 @@ def test_pass_to_an_unrelated_process(env, target, keep):
     assert p.c.drain() == (200000, None)
 
 
+@pytest.mark.parametrize("target", ["preloaded", "plain"])
+@pytest.mark.parametrize("end", ["stopped", "killed", "closed"])
+def test_pass_one_whose_peer_does_not_help(env, target, end):
+    """Unread bytes, and a peer that cannot send them again: who gets the descriptor gets the bytes."""
+    a, b = socket.socketpair()
+    env.closers += [a.close, b.close]
+    p = shell.Pair(env, server=shell.Shell(env, "server", pass_fds=(a.fileno(),))).upgrade()
+    other = shell.Shell(env, "server" if target == "preloaded" else None, pass_fds=(b.fileno(),))
+    p.c.sendall(M)
+    assert p.s.recv(1000, WAITALL).ret == 1000
+    if end == "closed":
+        p.c.close()
+    else:
+        p.client.proc.kill(signal.SIGSTOP if end == "stopped" else signal.SIGKILL)
+    try:
+        p.server.ok("sendfd", a.fileno(), p.s.fd)
+        p.s.close()
+        fd = other.ok("recvfd", b.fileno())
+        s = p.s.as_seen_by(other, fd)
+        assert s.recv(M - 1000, WAITALL).ret == M - 1000
+    finally:
+        if end == "stopped":
+            p.client.proc.kill(signal.SIGCONT)
+    if end == "stopped":
+        s.sendall(200000)
+        s.close()
+        assert p.c.drain() == (200000, None)
+    else:
+        assert s.drain() == (0, None)
+        s.close()
+    harness.until(lambda: not harness.left_behind(env, "xrdma-relay"), 5, "no process left")
+
+
 # ---- many connections, and children ----------------------------------------------------------------
 
 def crowd(env, n):
