@@ -152,7 +152,8 @@ int xr_flow_rx_skip(struct xr_flow *f, int fd)
 
 void xr_flow_rx_close(struct xr_flow *f)
 {
-	if (f->rx_state == XR_RX_RING && f->rx.late && xr_shm_rx_is_frozen(&f->rx))
+	/* END may be left in the ring: there is nothing to it that the socket does not say */
+	if (f->rx_state == XR_RX_RING && f->rx.late)
 		f->rx_state = XR_RX_SKIP;
 	else if (f->rx_state != XR_RX_SKIP)
 		f->rx_state = XR_RX_TCP;
