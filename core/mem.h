@@ -35,6 +35,15 @@ void xr_unmap(void *p, size_t len);
 /* Monotonic time in nanoseconds (vDSO, ~20 ns). */
 uint64_t xr_now_ns(void);
 
+/* ns until then, 0 when it is over. */
+static inline uint64_t xr_ns_left(uint64_t end)
+{
+	uint64_t now = xr_now_ns();
+
+	return end > now ? end - now : 0;
+}
+
+
 /* Cycle counter, for bounding short spins only; not comparable across machines. */
 static inline uint64_t xr_cycles(void)
 {

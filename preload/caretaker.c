@@ -3,10 +3,12 @@
 #include <errno.h>
 #include <linux/close_range.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include "flow.h"
 #include "log.h"
 #include "mem.h"
@@ -19,7 +21,7 @@ void xr_care_add(struct xr_care *c, struct xr_flow *f, int fd)
 		return;
 	if (c->n == XR_CARE_JOBS)
 		xr_care_run(c, XR_CARE_SOON_NS);
-	c->job[c->n++] = (struct xr_care_job){ f, fd };
+	c->job[c->n++] = (struct xr_care_job){ .f = f, .fd = fd };
 }
 
 static void care_reset(const struct xr_care_job *j)
@@ -99,43 +101,95 @@ static void care_let_go(const int *keep, uint32_t n)
 	xr_sys1(SYS_chdir, "/");
 }
 
-long xr_care_spawn(const char *name, const int *keep, uint32_t n, void (*run)(void *arg), void *arg)
+static void __attribute__((noreturn)) care_exit(int status)
+{
+	for (;;)
+		xr_sys1(SYS_exit_group, status);
+}
+
+/* As the kernel wants it; the flags and the restorer of a default action do not matter. */
+struct care_sigaction {
+	void *handler;
+	unsigned long flags;
+	void *restorer;
+	uint64_t mask;
+};
+
+/* Who stops a service asks every process of it to end. */
+static void care_may_be_ended(void)
+{
+	static const struct care_sigaction dfl = { .handler = NULL };
+	const uint64_t but_term = ~(1ull << (SIGTERM - 1));
+
+	xr_sys4(SYS_rt_sigaction, SIGTERM, &dfl, 0, sizeof(but_term));
+	xr_sys4(SYS_rt_sigprocmask, SIG_SETMASK, &but_term, 0, sizeof(but_term));
+}
+
+int xr_care_spawn(const char *name, const int *keep, uint32_t n, void (*run)(void *arg), void *arg)
 {
 	const uint64_t all = ~0ull;
 	uint64_t mask;
-	long pid;
+	long pid, r;
+	int status = 0;
 
 	/* a handler of the program must not run in it */
-	xr_sys4(SYS_rt_sigprocmask, 0 /* SIG_BLOCK */, &all, &mask, sizeof(mask));
+	xr_sys4(SYS_rt_sigprocmask, SIG_BLOCK, &all, &mask, sizeof(mask));
+	/*
+	 * Twice, so that it is nobody's child: of one that ends after an exec of its parent the
+	 * kernel sends a SIGCHLD, whatever was asked for, and leaves a zombie.
+	 */
 	pid = xr_sys5(SYS_clone, 0, 0, 0, 0, 0);
 	if (!pid) {
+		pid = xr_sys5(SYS_clone, 0, 0, 0, 0, 0);
+		if (pid)
+			care_exit(pid < 0);
 		xr_process_forked();
 		xr_sys2(SYS_prctl, PR_SET_NAME, name);
+		xr_sys0(SYS_setsid);
 		care_let_go(keep, n);
+		care_may_be_ended();
 		run(arg);
-		for (;;)
-			xr_sys1(SYS_exit_group, 0);
+		care_exit(0);
 	}
-	xr_sys4(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &mask, 0, sizeof(mask));
-	return pid;
+	if (pid > 0)
+		do {
+			r = xr_sys4(SYS_wait4, pid, &status, __WCLONE, 0);
+		} while (r == -EINTR);
+	xr_sys4(SYS_rt_sigprocmask, SIG_SETMASK, &mask, 0, sizeof(mask));
+	return pid < 0 ? (int)pid : status ? -EAGAIN : 0;
 }
 
-static void care_over(struct xr_care_job *j)
+static void care_close(struct xr_care_job *j)
 {
 	/* the owner reclaims the flow, if it lives */
 	xr_fetch_sub(&j->f->procs, 1);
 	xr_sys1(SYS_close, j->fd);
 }
 
+static void care_over(struct xr_care_job *j)
+{
+	xr_sys5(SYS_setsockopt, j->fd, SOL_SOCKET, SO_LINGER, &j->linger, sizeof(j->linger));
+	care_close(j);
+}
+
 static void care_child(void *arg)
 {
+	static const struct linger rst = { 1, 0 };
 	struct xr_care *c = arg;
 	uint32_t i;
 
+	/* who ends it before its time ends the connections with an RST, not with less than was sent */
+	for (i = 0; i < c->n; i++) {
+		socklen_t len = sizeof(rst);
+		int fd = c->job[i].fd;
+
+		xr_sys5(SYS_getsockopt, fd, SOL_SOCKET, SO_LINGER, &c->job[i].linger, &len);
+		xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
+	}
 	care_until(c, xr_now_ns() + XR_CARE_NS, care_over);
 	for (i = 0; i < c->n; i++) {
 		care_reset(&c->job[i]);
-		care_over(&c->job[i]);
+		care_close(&c->job[i]);
 	}
 }
 
@@ -143,7 +197,7 @@ void xr_care_run(struct xr_care *c, uint64_t soon)
 {
 	int keep[XR_CARE_JOBS];
 	uint32_t i;
-	long pid;
+	int r;
 
 	care_until(c, soon ? xr_now_ns() + soon : 0, NULL);
 	if (!c->n)
@@ -153,11 +207,11 @@ void xr_care_run(struct xr_care *c, uint64_t soon)
 		keep[i] = c->job[i].fd;
 		xr_fetch_add(&c->job[i].f->procs, 1);
 	}
-	pid = xr_care_spawn("xrdma-caretaker", keep, c->n, care_child, c);
-	if (pid > 0) {
+	r = xr_care_spawn("xrdma-caretaker", keep, c->n, care_child, c);
+	if (!r) {
 		xr_stats_add(XR_STAT_CARETAKERS, 1);
 	} else {
-		xr_warn("no process to finish %u closed connections (error %ld): they are reset", c->n, -pid);
+		xr_warn("no process to finish %u closed connections (error %d): they are reset", c->n, -r);
 		for (i = 0; i < c->n; i++) {
 			care_reset(&c->job[i]);
 			xr_fetch_sub(&c->job[i].f->procs, 1);

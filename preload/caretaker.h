@@ -4,14 +4,14 @@
  * mid-retreat, with bytes still to be replayed or thrown away.  On TCP the kernel goes on
  * delivering after close() and exit(); what lies in our memory only a process can deliver.
  *
- * It is a forked child without an exit signal: wait() does not see it, its parent need not
- * live, every signal but SIGKILL is blocked, and of the descriptors it keeps those of its
- * flows alone.  It ends when they are in order, or after XR_CARE_NS, with an RST.
+ * It is nobody's child, has a session of its own, and of the descriptors it keeps those of its
+ * flows alone.  It ends when they are in order, or after XR_CARE_NS or a SIGTERM, with an RST.
  */
 #ifndef XR_CARETAKER_H
 #define XR_CARETAKER_H
 
 #include <stdint.h>
+#include <sys/socket.h>
 
 struct xr_flow;
 
@@ -27,6 +27,7 @@ struct xr_care {
 	struct xr_care_job {
 		struct xr_flow *f;
 		int fd;
+		struct linger linger;	/* the program's, in the caretaker */
 	} job[XR_CARE_JOBS];
 };
 
@@ -43,9 +44,9 @@ void xr_care_add(struct xr_care *c, struct xr_flow *f, int fd);
 void xr_care_run(struct xr_care *c, uint64_t soon);
 
 /*
- * The process itself: run(arg) in a child that wait() does not see, with signals blocked, of the
- * descriptors only those in keep open.  It ends with run.  Its pid, or -errno.
+ * The process itself: run(arg) in a grandchild that nobody waits for, with all signals but SIGTERM
+ * blocked, of the descriptors only those in keep open.  It ends with run.  0 or -errno.
  */
-long xr_care_spawn(const char *name, const int *keep, uint32_t n, void (*run)(void *arg), void *arg);
+int xr_care_spawn(const char *name, const int *keep, uint32_t n, void (*run)(void *arg), void *arg);
 
 #endif

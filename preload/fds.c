@@ -159,7 +159,7 @@ uintptr_t xr_fds_dup_begin(int fd, int low)
 	if (xr_unlikely(xr_vfork_depth)) {
 		/* for the program that the child is about to become */
 		if (f && !xr_vfork_is_changed(fd)) {
-			xr_flow_hand_over(f, fd, XR_REASON_RETREAT_CALL);
+			xr_flow_hand_over(f, fd, XR_REASON_RETREAT_CALL, XR_HANDOVER_WAIT_NS);
 			xr_fetch_add(&f->procs, 1);
 		}
 		return 0;
@@ -169,7 +169,7 @@ uintptr_t xr_fds_dup_begin(int fd, int low)
 		xr_fetch_add(&f->priv->fds, 1);
 		/* what stands there goes through stdio and into children */
 		if (low)
-			xr_flow_hand_over(f, fd, XR_REASON_RETREAT_CALL);
+			xr_flow_hand_over(f, fd, XR_REASON_RETREAT_CALL, XR_HANDOVER_WAIT_NS);
 	}
 	return e;
 }
@@ -195,11 +195,11 @@ void xr_fds_dup_end(uintptr_t e, int fd, int newfd)
 	if (xr_fd_set(newfd, (void *)(e & ~(uintptr_t)3), e & 3) == (uintptr_t)-1 && f) {
 		/* a descriptor that hooks cannot find: the kernel alone must serve it */
 		xr_fetch_sub(&f->priv->fds, 1);
-		xr_flow_hand_over(f, fd, XR_REASON_RETREAT_CALL);
+		xr_flow_hand_over(f, fd, XR_REASON_RETREAT_CALL, XR_HANDOVER_WAIT_NS);
 		return;
 	}
 	if (f && newfd <= STDERR_FILENO)
-		xr_flow_hand_over(f, newfd, XR_REASON_RETREAT_CALL);
+		xr_flow_hand_over(f, newfd, XR_REASON_RETREAT_CALL, XR_HANDOVER_WAIT_NS);
 }
 
 /*

@@ -236,10 +236,10 @@ int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_re
  * The flow goes to somebody without hooks: waits for as long as the peer may need.  0: it is a
  * plain socket for good; -EAGAIN: that was not enough (relay.h), the hooks go on carrying it.
  */
-int xr_flow_hand_over(struct xr_flow *f, int fd, enum xr_reason why);
+int xr_flow_hand_over(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns);
 /* The same where nothing else can be done: what is missing then is counted, and they stop. */
-void xr_flow_let_go(struct xr_flow *f, int fd, enum xr_reason why);
-#define XR_HANDOVER_WAIT_NS	1000000000ull
+void xr_flow_let_go(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns);
+#define XR_HANDOVER_WAIT_NS	1000000000ull	/* for all flows of a call together */
 
 /* ---- readiness ----------------------------------------------------------- */
 

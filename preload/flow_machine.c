@@ -493,7 +493,7 @@ int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait
 				  wait_ns ? XR_RETREAT_HAND_OVER : XR_RETREAT_FREEZE, wait_ns);
 }
 
-int xr_flow_hand_over(struct xr_flow *f, int fd, enum xr_reason why)
+int xr_flow_hand_over(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns)
 {
 	int r;
 
@@ -503,14 +503,14 @@ int xr_flow_hand_over(struct xr_flow *f, int fd, enum xr_reason why)
 	}
 	/* one wait is enough, for all descriptors and steps of the way to the other program */
 	r = xr_flow_retreat_as(f, fd, why, XR_RETREAT_HAND_OVER,
-			       f->waited ? 1 : XR_HANDOVER_WAIT_NS);
-	f->waited = r == -EAGAIN;
+			       f->waited || !wait_ns ? 1 : wait_ns);
+	f->waited = r == -EAGAIN && (f->waited || wait_ns);
 	return r == -EAGAIN ? r : 0;
 }
 
-void xr_flow_let_go(struct xr_flow *f, int fd, enum xr_reason why)
+void xr_flow_let_go(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns)
 {
-	if (xr_flow_hand_over(f, fd, why) &&
+	if (xr_flow_hand_over(f, fd, why, wait_ns) &&
 	    (f->rx_state == XR_RX_SKIP || f->tx_state == XR_TX_REPLAY)) {
 		xr_error("bytes of a flow that is handed over are found twice there, or out of order");
 		xr_stats_add(XR_STAT_INTERNAL_ERRORS, 1);

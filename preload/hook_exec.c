@@ -9,9 +9,11 @@
 #include "hook.h"
 #include <alloca.h>
 #include "caretaker.h"
+#include "log.h"
 #include "relay.h"
 
 struct exec_left {
+	uint64_t end;			/* of the wait for peers */
 	struct xr_care care;
 	struct xr_relay relay;
 };
@@ -27,18 +29,30 @@ static int substituted(const struct xr_relay *r, const struct xr_flow *f)
 	return -1;
 }
 
+/* Rather than a stream with a hole, where no process can carry it. */
+static void reset(int fd)
+{
+	static const struct sockaddr none = { .sa_family = AF_UNSPEC };
+
+	xr_error("a connection cannot be handed over to the new program: it is reset");
+	xr_stats_add(XR_STAT_UNDELIVERED, 1);
+	xr_sys3(SYS_connect, fd, &none, sizeof(none));
+}
+
 static void to_program(struct exec_left *e, struct xr_flow *f, int fd)
 {
 	int near = substituted(&e->relay, f);
 
 	if (near < 0) {
-		if (!xr_flow_hand_over(f, fd, XR_REASON_EXEC))
+		if (!xr_flow_hand_over(f, fd, XR_REASON_EXEC, xr_ns_left(e->end)))
 			return;
 		/* a vfork child has the table of its parent, which goes on */
 		near = xr_vfork_depth ? -EPERM : xr_relay_add(&e->relay, f, fd);
 	}
 	if (near < 0) {
-		xr_flow_let_go(f, fd, XR_REASON_EXEC);
+		xr_flow_let_go(f, fd, XR_REASON_EXEC, 0);
+		if (!xr_vfork_depth)
+			reset(fd);
 		return;
 	}
 	/* from here on it is no flow: if exec fails the program goes on with the local stream */
@@ -96,6 +110,18 @@ static void exec_undo(void *arg, int fd, uintptr_t entry)
 		xr_fetch_add(&f->procs, 1);
 }
 
+/* All peers are asked before the first is waited for. */
+static void exec_ask(void *arg, int fd, uintptr_t entry)
+{
+	struct xr_flow *f = (struct xr_flow *)(entry & ~(uintptr_t)3);
+
+	(void)arg;
+	if ((entry & 3) == XR_FD_FLOW && !(xr_vfork_depth && xr_vfork_is_changed(fd)) &&
+	    xr_load_acquire(&f->path) & XR_PATH_FABRIC &&
+	    xr_sys3(SYS_fcntl, fd, F_GETFD, 0) == 0)
+		xr_flow_hand_over(f, fd, XR_REASON_EXEC, 0);
+}
+
 void xr_exec_begin(void)
 {
 	struct exec_left e = { .care.n = 0, .relay.n = 0 };
@@ -104,6 +130,8 @@ void xr_exec_begin(void)
 	xr_fork_check();
 	if (!xr_vfork_depth)
 		xr_flow_kid_counts(NULL);
+	xr_fd_each(exec_ask, NULL);
+	e.end = xr_now_ns() + XR_HANDOVER_WAIT_NS;
 	xr_fd_each(exec_one, &e);
 	for (i = 0; i < e.relay.n; i++)
 		xr_sys1(SYS_close, e.relay.job[i].near);

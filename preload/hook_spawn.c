@@ -12,6 +12,7 @@
 
 struct spawn {
 	const char *command;	/* NULL: any program */
+	uint64_t end;		/* of the wait for peers; 0: none has been waited for */
 };
 
 /* Does the text hold this number, or a path through which descriptors are listed? */
@@ -36,9 +37,17 @@ static int names_fd(const char *command, int fd)
 	return 0;
 }
 
+/* One wait for all: those that are not waited for any more replay when their peers next call. */
+static uint64_t spawn_wait(struct spawn *s)
+{
+	if (!s->end)
+		s->end = xr_now_ns() + XR_HANDOVER_WAIT_NS;
+	return xr_ns_left(s->end);
+}
+
 static void spawn_one(void *arg, int fd, uintptr_t entry)
 {
-	const struct spawn *s = arg;
+	struct spawn *s = arg;
 	struct xr_flow *f = (struct xr_flow *)(entry & ~(uintptr_t)3);
 	long flags;
 
@@ -48,7 +57,7 @@ static void spawn_one(void *arg, int fd, uintptr_t entry)
 	if (flags < 0 || flags & FD_CLOEXEC)
 		return;
 	if (!s->command || names_fd(s->command, fd))
-		xr_flow_let_go(f, fd, XR_REASON_EXEC);
+		xr_flow_let_go(f, fd, XR_REASON_EXEC, spawn_wait(s));
 	/* an upper bound, never lowered: once is as good as often */
 	if (xr_load_relaxed(&f->procs) == 1)
 		xr_fetch_add(&f->procs, 1);
@@ -56,7 +65,7 @@ static void spawn_one(void *arg, int fd, uintptr_t entry)
 
 void xr_spawn_begin(void)
 {
-	struct spawn s = { NULL };
+	struct spawn s = { .command = NULL };
 
 	if (xr_vfork_depth)
 		return;
@@ -66,7 +75,7 @@ void xr_spawn_begin(void)
 
 void xr_spawn_command(const char *command)
 {
-	struct spawn s = { command ? command : "" };
+	struct spawn s = { .command = command ? command : "" };
 
 	if (xr_vfork_depth)
 		return;
@@ -99,7 +108,7 @@ XR_HOOK int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t *fa, int
 
 	if (f && !xr_vfork_depth) {
 		xr_fork_check();
-		xr_flow_let_go(f, fd, XR_REASON_EXEC);
+		xr_flow_let_go(f, fd, XR_REASON_EXEC, XR_HANDOVER_WAIT_NS);
 		xr_fetch_add(&f->procs, 1);
 	}
 	return xr_real.posix_spawn_file_actions_adddup2(fa, fd, newfd);

@@ -13,7 +13,7 @@ static void unhooked(int fd)
 		return;
 	xr_fork_check();
 	/* the stream's first write must come after all that was written before */
-	xr_flow_let_go(f, fd, XR_REASON_RETREAT_CALL);
+	xr_flow_let_go(f, fd, XR_REASON_RETREAT_CALL, XR_HANDOVER_WAIT_NS);
 }
 
 XR_HOOK FILE *fdopen(int fd, const char *mode)

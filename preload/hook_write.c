@@ -192,12 +192,12 @@ static int send_right(int fd, struct passing *p)
 	if (!f)
 		return -1;
 	xr_fork_check();
-	if (xr_flow_hand_over(f, fd, XR_REASON_PASSED_FD)) {
+	if (xr_flow_hand_over(f, fd, XR_REASON_PASSED_FD, XR_HANDOVER_WAIT_NS)) {
 		if (p)
 			near = xr_relay_add(&p->relay, f, fd);
 		if (near >= 0)
 			return near;
-		xr_flow_let_go(f, fd, XR_REASON_PASSED_FD);
+		xr_flow_let_go(f, fd, XR_REASON_PASSED_FD, XR_HANDOVER_WAIT_NS);
 	}
 	xr_fetch_add(&f->procs, 1);
 	return -1;

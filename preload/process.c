@@ -133,23 +133,36 @@ void xr_process_fork_end(pid_t child)
 
 /* ---- giving up ------------------------------------------------------------- */
 
+struct giving_up {
+	enum xr_reason why;
+	uint64_t end;		/* of the wait for peers */
+};
+
 static void to_kernel(void *arg, int fd, uintptr_t entry)
 {
-	enum xr_reason why = *(enum xr_reason *)arg;
+	const struct giving_up *g = arg;
 	struct xr_flow *f = (struct xr_flow *)(entry & ~(uintptr_t)3);
 
 	if ((entry & 3) != XR_FD_FLOW)
 		return;
-	xr_flow_let_go(f, fd, why);
+	/* all peers are asked before the first is waited for */
+	if (g->end)
+		xr_flow_let_go(f, fd, g->why, xr_ns_left(g->end));
+	else if (xr_load_acquire(&f->path) & XR_PATH_FABRIC)
+		xr_flow_hand_over(f, fd, g->why, 0);
 }
 
 void xr_process_pass_through(enum xr_reason why)
 {
+	struct giving_up g = { .why = why };
+
 	if (xr_vfork_depth)
 		return;
 	xr_fork_check();
 	xr_active = 0;
-	xr_fd_each(to_kernel, &why);
+	xr_fd_each(to_kernel, &g);
+	g.end = xr_now_ns() + XR_HANDOVER_WAIT_NS;
+	xr_fd_each(to_kernel, &g);
 	/* after the flows, which may make the segment */
 	process_passed = why;
 	xr_stats_off(why);

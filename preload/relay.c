@@ -24,6 +24,7 @@ struct relay_pipe {
 struct relay {
 	struct xr_flow *f;
 	int fd, far;
+	uint64_t closed;	/* when the program had gone, ns; 0: not yet */
 	struct relay_pipe down, up;	/* from the peer, to the peer */
 };
 
@@ -169,9 +170,25 @@ static void relay_end(struct relay *r)
 }
 
 /* The program has gone altogether: nobody reads what the peer may send yet. */
-static int relay_closed(const struct relay *r)
+static int relay_closed(struct relay *r)
 {
-	return (xr_ksock_poll(r->far, 0) & POLLHUP) != 0;
+	if (!(xr_ksock_poll(r->far, 0) & POLLHUP))
+		return 0;
+	if (!r->closed)
+		r->closed = xr_now_ns();
+	return 1;
+}
+
+/* The program has gone, and the peer takes nothing: as long as a caretaker waits, no longer. */
+static int relay_expired(struct relay *r)
+{
+	static const struct linger rst = { 1, 0 };
+
+	if (!relay_closed(r) || xr_now_ns() - r->closed < XR_CARE_NS)
+		return 0;
+	xr_sys5(SYS_setsockopt, r->fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
+	xr_stats_add(XR_STAT_UNDELIVERED, 1);
+	return 1;
 }
 
 static struct pollfd relay_wants(int fd, int events)
@@ -182,7 +199,7 @@ static struct pollfd relay_wants(int fd, int events)
 static void relay_serve(struct relay *r, uint32_t n)
 {
 	struct pollfd p[2 * XR_RELAY_JOBS];
-	struct timespec ts = { 1, 0 };
+	struct timespec ts;
 	uint32_t i, k;
 
 	for (;;) {
@@ -193,6 +210,7 @@ static void relay_serve(struct relay *r, uint32_t n)
 				continue;
 			if (relay_down(&r[i], &from_peer, &to_prog) ||
 			    relay_up(&r[i], &from_prog, &to_peer) ||
+			    relay_expired(&r[i]) ||
 			    (r[i].up.over && (r[i].down.over || relay_closed(&r[i])) &&
 			     !xr_flow_owes(r[i].f, r[i].fd))) {
 				relay_end(&r[i]);
@@ -207,6 +225,8 @@ static void relay_serve(struct relay *r, uint32_t n)
 		}
 		if (!k)
 			return;
+		/* the system call leaves the rest of the time there */
+		ts = (struct timespec){ 1, 0 };
 		xr_sys5(SYS_ppoll, p, k, &ts, 0, 8);
 	}
 }
@@ -254,7 +274,7 @@ void xr_relay_run(struct xr_relay *r)
 		keep[k++] = r->job[i].far;
 		xr_fetch_add(&r->job[i].f->procs, 1);
 	}
-	if (xr_care_spawn("xrdma-relay", keep, k, relay_child, r) < 0) {
+	if (xr_care_spawn("xrdma-relay", keep, k, relay_child, r)) {
 		xr_error("no process to carry %u connections that are handed over: they end", r->n);
 		xr_stats_add(XR_STAT_UNDELIVERED, r->n);
 		for (i = 0; i < r->n; i++)

@@ -14,7 +14,7 @@
 
 struct xr_flow;
 
-#define XR_RELAY_JOBS	16
+#define XR_RELAY_JOBS	128	/* connections that one exec or message hands over unfinished */
 
 /* On the caller's stack. */
 struct xr_relay {

@@ -102,6 +102,45 @@ def test_inetd_of_a_peer_that_does_not_help(live, target, end):
     assert sh("wait", pid).ints == [0]
 
 
+def test_a_program_takes_many_over_from_a_stopped_peer(pair):
+    """One wait for all of them, each with its bytes, and no process of ours that is busy."""
+    n, size = 20, 60000
+    ends = [pair.connect() for _ in range(n)]
+    for c, s in ends:
+        pair.upgrade(c, s)
+    starts = [c.tx for c, s in ends]
+    for c, s in ends:
+        c.sendall(size)
+    script = os.path.join(pair.env.stats, "script")
+    with open(script, "w", encoding="ascii") as f:
+        for c, s in ends:
+            f.write("head -c %d <&%d >%s.%d; echo done >&%d\n" % (size, s.fd, script, s.fd, s.fd))
+        f.write("sleep 3\n")
+    pair.server.ok("unsetenv", "LD_PRELOAD")
+    pair.client.proc.kill(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        pid = pair.server.ok("inetd", pair.s.fd, "bash", script)
+        last = "%s.%d" % (script, ends[-1][1].fd)
+        harness.until(lambda: os.path.exists(last) and os.path.getsize(last) == size, 10, "the bytes")
+        assert time.monotonic() - began < 3
+        left = harness.left_behind(pair.env, "xrdma-relay")
+        assert len(left) == (pair.mode == "both")
+        time.sleep(1.5)
+        for p in left:
+            assert harness.cpu_s(p) < .5
+    finally:
+        pair.client.proc.kill(signal.SIGCONT)
+    for (c, s), start in zip(ends, starts):
+        with open("%s.%d" % (script, s.fd), "rb") as f:
+            assert f.read() == shell.pattern(c.tx_key, start, size)
+        assert c.sh("recv", c.fd, 5, WAITALL, 0, 0).ret == 5
+    assert pair.server("wait", pid).ints == [0]
+    for c, s in ends:
+        s.close()
+    harness.until(lambda: not harness.left_behind(pair.env, "xrdma-relay"), 5, "no process left")
+
+
 # ---- descriptors that change hands -----------------------------------------------------------------
 
 @pytest.mark.parametrize("target", ["preloaded", "plain"])
