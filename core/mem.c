@@ -114,36 +114,77 @@ int xr_random(void *p, size_t len)
  */
 #define MEM_FD_MAX	(1u << 20)
 static _Atomic uint64_t mem_ours[MEM_FD_MAX / 64];
+static _Atomic uint32_t mem_nours;
 
 #define MEM_FD_TOP	8192u	/* fork copies a table as large as the highest number */
+#define MEM_FD_SHARE	8u	/* where the program cannot be spared: this part of its limit, no more */
+
+/*
+ * Numbers at and above the soft limit are none of the program's: the limit is one of numbers,
+ * not of files.  So it is lifted for the moment that it takes to get one there.
+ */
+static long mem_fd_above(int fd, const struct rlimit *rl)
+{
+	static _Atomic uint32_t lifting;
+	struct rlimit up = *rl, now;
+	uint32_t free = 0;
+	long r;
+
+	if (rl->rlim_cur >= MEM_FD_TOP || rl->rlim_max <= rl->rlim_cur)
+		return -EMFILE;
+	/* somebody else has lifted it just now, perhaps this very thread below a signal handler */
+	if (!xr_cas(&lifting, &free, 1))
+		return -EMFILE;
+	up.rlim_cur = rl->rlim_max < 2 * MEM_FD_TOP ? rl->rlim_max : 2 * MEM_FD_TOP;
+	r = xr_sys4(SYS_prlimit64, 0, RLIMIT_NOFILE, &up, &now);
+	if (!r) {
+		r = xr_sys3(SYS_fcntl, fd, F_DUPFD_CLOEXEC, (long)rl->rlim_cur);
+		/* unless the program has set another one meanwhile */
+		if (!xr_sys4(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, &now) && now.rlim_cur == up.rlim_cur)
+			xr_sys4(SYS_prlimit64, 0, RLIMIT_NOFILE, rl, 0);
+	}
+	/* release: the next one reads the limit that is the program's */
+	xr_store_release(&lifting, 0);
+	return r;
+}
 
 /*
  * Candidates are tried downwards from the soft limit, or from MEM_FD_TOP; fcntl(F_DUPFD)
  * alone gives the lowest free number above its argument, so a window that begins near the
  * top and doubles downwards finds a free number in a few calls without disturbing low ones.
  */
-int xr_fd_high(int fd)
+static long mem_fd_below(int fd, const struct rlimit *rl)
 {
-	struct rlimit rl;
-	unsigned long top, span;
-	long r = xr_sys4(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, &rl);
+	unsigned long top = rl->rlim_cur > MEM_FD_TOP ? MEM_FD_TOP : rl->rlim_cur, span;
+	long r;
 
-	if (r)
-		return (int)r;
-	if (rl.rlim_cur < XR_FD_SCARCE)
+	if (rl->rlim_cur < XR_FD_SCARCE || xr_load_relaxed(&mem_nours) >= rl->rlim_cur / MEM_FD_SHARE)
 		return -EMFILE;
-	top = rl.rlim_cur > MEM_FD_TOP ? MEM_FD_TOP : rl.rlim_cur;
 	for (span = 64; ; span *= 2) {
 		long base = top > span ? (long)(top - span) : 3;
 
 		r = xr_sys3(SYS_fcntl, fd, F_DUPFD_CLOEXEC, base);
-		if (r >= 0)
-			break;
 		if (r != -EMFILE || base == 3)
-			return (int)r;
+			return r;
 	}
-	if ((unsigned long)r < MEM_FD_MAX)
+}
+
+int xr_fd_high(int fd)
+{
+	struct rlimit rl;
+	long r = xr_sys4(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, &rl);
+
+	if (r)
+		return (int)r;
+	r = mem_fd_above(fd, &rl);
+	if (r < 0)
+		r = mem_fd_below(fd, &rl);
+	if (r < 0)
+		return (int)r;
+	if ((unsigned long)r < MEM_FD_MAX) {
 		xr_fetch_or(&mem_ours[r / 64], 1ull << (r % 64));
+		xr_fetch_add(&mem_nours, 1);
+	}
 	xr_sys1(SYS_close, fd);
 	return (int)r;
 }
@@ -175,7 +216,8 @@ void xr_fd_close(int fd)
 	if (fd < 0)
 		return;
 	/* the bit goes first: the number may be the program's the moment it is closed */
-	if ((unsigned int)fd < MEM_FD_MAX)
-		xr_fetch_and(&mem_ours[fd / 64], ~(1ull << (fd % 64)));
+	if ((unsigned int)fd < MEM_FD_MAX &&
+	    xr_fetch_and(&mem_ours[fd / 64], ~(1ull << (fd % 64))) & (1ull << (fd % 64)))
+		xr_fetch_sub(&mem_nours, 1);
 	xr_sys1(SYS_close, fd);
 }

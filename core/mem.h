@@ -65,8 +65,9 @@ void xr_process_forked(void);
 int xr_random(void *p, size_t len);
 
 /*
- * Moves a descriptor of ours out of the program's way: to the highest free number
- * below the soft limit, close-on-exec.  Returns the new number (the old one is
+ * Moves a descriptor of ours out of the program's way, close-on-exec: to a number that the
+ * soft limit keeps from the program, where the hard limit permits that, else to the highest
+ * free one below it, up to an eighth of the limit.  Returns the new number (the old one is
  * closed) or -errno with the old one still open.
  */
 int xr_fd_high(int fd);

@@ -265,7 +265,9 @@ def test_many_forks(live):
         live.turns(2, 300)
         if i == 10:
             before = len(harness.fds(live.server.pid)), harness.shared_maps(live.server.pid)
-    assert (len(harness.fds(live.server.pid)), harness.shared_maps(live.server.pid)) == before
+    # a doorbell is made when somebody first sleeps
+    assert len(harness.fds(live.server.pid)) <= before[0] + 2
+    assert harness.shared_maps(live.server.pid) == before[1]
     assert os.path.exists("/proc/%d" % live.server.pid)
 
 
