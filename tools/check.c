@@ -57,7 +57,8 @@ static void check_config(const struct xr_settings *settings)
 	const char *file = xr_settings_file(settings);
 
 	if (access(file, R_OK))
-		xr_check_report(XR_OK, "configuration", "%s does not exist; defaults", file);
+		xr_check_report(errno == ENOENT ? XR_OK : XR_NOTE, "configuration", "%s: %s; defaults", file,
+				errno == ENOENT ? "does not exist" : strerror(errno));
 	else
 		xr_check_report(cfg->warnings ? XR_NOTE : XR_OK, "configuration", "%s: %u rules, %u warnings", file,
 		       cfg->n_rules, cfg->warnings);

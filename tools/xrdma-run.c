@@ -36,7 +36,7 @@ static struct {
 } run;
 
 static const char doc[] =
-	"Run PROGRAM with its TCP connections carried by shared memory or RDMA when both "
+	"Run PROGRAM with its TCP connections carried by shared memory when both "
 	"ends run under xrdma, and by kernel TCP otherwise."
 	"\vThe options that set something override XRDMA_* variables, which override the "
 	"configuration file; see xrdma.conf(5).\n\n"
