@@ -39,7 +39,7 @@
 	X(BAD_HANDSHAKE, 27, "bad-handshake", "The other end sent a handshake that makes no sense.") \
 	X(RENDEZVOUS_BUSY, 28, "rendezvous-busy", "Another process holds the name of the rendezvous point.") \
 	X(RENDEZVOUS_FAILED, 29, "rendezvous-failed", "The rendezvous point could not be opened or called.") \
-	X(LIMIT_FDS, 30, "limit-fds", "Descriptors are scarce here: too few allowed, or none left for xrdma.")                   \
+	X(LIMIT_FDS, 30, "limit-fds", "Too few descriptors are allowed, or left for xrdma.")      \
 	X(LIMIT_FLOWS, 31, "limit-flows", "The process already has max_flows connections.")        \
 	X(LIMIT_MEMORY, 32, "limit-memory", "The shared-memory budget max_memory is used up.")     \
 	X(NO_SHM, 33, "no-shm", "Shared memory could not be created.")                             \
