@@ -27,7 +27,7 @@ DEFAULT = {
     "ssl": ("test_ssl", (), 100),
     "socketserver": ("test_socketserver", ("-u", "network"), 2),
     "asyncio-events": ("test_asyncio", part("test_events"), 20),
-    "asyncio-streams": ("test_asyncio", part("test_streams"), 20),
+    "asyncio-streams": ("test_asyncio", part("test_streams"), 4),
     "asyncio-sendfile": ("test_asyncio", part("test_sendfile"), 20),
     "asyncio-sock": ("test_asyncio", part("test_sock_lowlevel"), 4),
     "asyncio-sslproto": ("test_asyncio", part("test_sslproto"), 4),
