@@ -232,6 +232,7 @@ static long operation(const struct op *o, struct res *r, const struct m_file *f)
 	case OP_SELECT:
 		return do_select(o, r);
 	case OP_EPCREATE:
+		a.nests &= ~(1u << o->arg[0]);
 		a.ep[o->arg[0]] = epoll_create1(EPOLL_CLOEXEC);
 		return a.ep[o->arg[0]];
 	case OP_EPCTL:

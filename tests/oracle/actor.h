@@ -16,6 +16,7 @@ struct actor {
 	struct model m;		/* before the operation at hand */
 	int fd[SLOTS];		/* -1: empty */
 	int ep[EPS];
+	uint32_t nests;		/* of these the ones that have had another one as a member */
 	int lfd[2];		/* listeners: IPv4, IPv6 */
 	int file;		/* what sh is mapped from */
 	const void *stats;	/* of this process, once it has some */
