@@ -137,6 +137,12 @@ static int collect_dir(const struct xr_stat_options *opt, const char *dirname, i
 				unlinkat(dirfd, de->d_name, 0);
 			continue;
 		}
+		/* what a crash left before an upgrade says by its name whose it was */
+		if (got == -EPROTONOSUPPORT && xr_segment_gone(pid, start)) {
+			if (may_remove(uid))
+				unlinkat(dirfd, de->d_name, 0);
+			continue;
+		}
 		if (got) {
 			/* of others only the far ends of connections are of interest */
 			if (!opt->pid || opt->pid == pid) {

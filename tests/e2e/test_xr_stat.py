@@ -300,3 +300,19 @@ def test_help_texts_are_sentences(stat, publish):
     publish()
     for line in stat("--prometheus").stdout.splitlines():
         assert not line.startswith("# HELP") or re.fullmatch(r"# HELP \w+ [A-Z].*[^.]\.", line), line
+
+
+def test_what_another_version_left(tmp_path):
+    """Of a process that is gone: no mistake, and removed; of one that lives it is one."""
+    d = tmp_path / ("xrdma-%d" % os.getuid())
+    d.mkdir(mode=0o700, parents=True)
+    head = (0x3153414d44525858).to_bytes(8, "little") + (999).to_bytes(4, "little")
+    with open("/proc/self/stat", encoding="ascii") as f:
+        start = int(f.read().rsplit(")", 1)[1].split()[19])
+    for name in ("%d.%d" % (os.getpid(), start + 1), "%d.%d" % (os.getpid(), start)):
+        (d / name).write_bytes(head.ljust(65536, b"\0"))
+        (d / name).chmod(0o600)
+    p = subprocess.run([find("xr-stat", "tools/xr-stat")], text=True, capture_output=True, check=False,
+                       env={**os.environ, "XRDMA_STATS_DIR": str(tmp_path)})
+    assert p.returncode == 1 and p.stderr.count("of another version") == 1, p.stderr
+    assert [x.name for x in d.iterdir()] == ["%d.%d" % (os.getpid(), start)]
