@@ -363,7 +363,8 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 		/* a FIN, after which the peer's memory is final: it may have left TCP since we looked */
 		if (n == 0 && len && xr_rx_try_start(f, fd) > 0)
 			return rx_some(f, fd, d, len, flags);
-		return n;
+		/* the reset of a peer that wrote nonsense was told: the socket knows nothing of it */
+		return n == RX_NONE && f->rx_reset ? 0 : n;
 	case XR_RX_DRAIN:
 		n = rx_kernel(fd, d, len, len < f->drain_left ? len : f->drain_left, flags);
 		if (n > 0 && !(flags & MSG_PEEK)) {

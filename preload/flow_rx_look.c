@@ -122,14 +122,25 @@ long xr_rx_avail(struct xr_flow *f, int fd)
 	return inq + ring;
 }
 
+/* Has the sender left TCP?  Nonsense is for the next call to tell of. */
+static void rx_begin(struct xr_flow *f, int fd)
+{
+	int r;
+
+	if (f->rx_state != XR_RX_READY)
+		return;
+	r = xr_rx_try_start(f, fd);
+	if (r < 0)
+		xr_store_release(&f->err, (uint32_t)-r);
+}
+
 long xr_flow_inq(struct xr_flow *f, int fd)
 {
 	long n;
 
 	if (xr_lock(&f->rx_lock))
 		return -EAGAIN;
-	if (f->rx_state == XR_RX_READY)
-		xr_rx_try_start(f, fd);
+	rx_begin(f, fd);
 	n = xr_rx_avail(f, fd);
 	xr_unlock(&f->rx_lock);
 	return n;
@@ -197,8 +208,7 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 	struct xr_view v;
 	int r;
 
-	if (f->rx_state == XR_RX_READY)
-		xr_rx_try_start(f, fd);
+	rx_begin(f, fd);
 	switch (xr_load_relaxed(&f->rx_state)) {
 	case XR_RX_RING:
 		break;
@@ -226,6 +236,12 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 			mask |= POLLIN;
 		if (f->rx_state == XR_RX_DRAIN && (xr_flow_peer_state(f) & XR_DIR_ENDED))
 			mask |= POLLRDHUP;
+		/* the peer wrote nonsense where START should be */
+		if (xr_unlikely(f->rx_reset)) {
+			mask |= POLLIN | f->rx_dead;
+			if (!xr_load_relaxed(&f->err))
+				mask &= ~(uint32_t)POLLERR;
+		}
 		return mask;
 	}
 	if (f->rx_end || (xr_flow_peer_state(f) & XR_DIR_ENDED))

@@ -195,7 +195,7 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 	case XR_TX_REPLAY:
 		r = xr_flow_tx_push_replay(f, fd);
 		if (r == -EAGAIN)
-			return TX_NONE;
+			return f->tx_shut ? -EPIPE : TX_NONE;
 		/* an RST that it has met */
 		n = xr_flow_take_error(f);
 		if (xr_unlikely(n))
@@ -343,7 +343,7 @@ uint32_t xr_flow_tx_poll(struct xr_flow *f, int fd)
 		return space && space >= xr_shm_tx_unconsumed(&f->tx) / 2 ? POLLOUT : 0;
 	case XR_TX_REPLAY:
 		if (xr_flow_tx_push_replay(f, fd) == -EAGAIN)
-			return 0;
+			return f->tx_shut ? POLLOUT : 0;
 		/* fall through */
 	case XR_TX_TCP:
 	default:

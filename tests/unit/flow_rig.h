@@ -276,11 +276,11 @@ static inline const char *told(ssize_t n, char *s, size_t len)
 	}
 }
 
-/* A cell of a table; known: what the code does today where it should not, or NULL. */
-static inline int cell_is_wrong(const char *state, const char *event, const char *is, const char *should,
-				const char *known)
+/* A cell of a table. */
+static inline int cell_is_wrong(const char *state, const char *event, const char *is,
+				const char *should)
 {
-	if ((should && !strcmp(is, should)) || (known && !strcmp(is, known)))
+	if (should && !strcmp(is, should))
 		return 0;
 	print_error("%s, %s: is \"%s\", should be \"%s\"\n", state, event, is, should ? should : "in the table");
 	return 1;
