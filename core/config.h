@@ -31,6 +31,11 @@ enum xr_fabric_choice {
 	XR_FABRIC_NONE,
 };
 
+enum xr_trust {
+	XR_TRUST_KEY,
+	XR_TRUST_FABRIC,
+};
+
 enum xr_action {
 	XR_ACTION_AUTO, /* upgrade when it pays */
 	XR_ACTION_TCP,	/* never upgrade */

@@ -6,7 +6,7 @@
 #include "config.h"
 #include "config_priv.h"
 
-static const char *const sections[] = {"global", "limits", "thresholds", "rule"};
+static const char *const sections[] = {"global", "limits", "thresholds", "rdma", "rule"};
 static const char *const rule_keys[] = {"program", "role", "address", "port", "action"};
 static const char *const role_names = "any|client|server";
 static const char *const action_names = "auto|tcp|shm";

@@ -67,6 +67,28 @@
 	X(thresholds, spin, SPIN, TIME, "50us", 0, 1000000000, NULL, "TIME",                       \
 	  "longest busy wait before sleeping",                                                     \
 	  "A call that would block polls the fabric for at most this long, and for less when "     \
-	  "polling did not pay lately; 0 sleeps at once.")
+	  "polling did not pay lately; 0 sleeps at once.")                                         \
+	X(rdma, rdma, RDMA, BOOL, "no", 0, 1, NULL, "BOOL",                                        \
+	  "move connections to other hosts onto RDMA",                                             \
+	  "With yes, a connection whose peer is on another host is moved when both hosts have "    \
+	  "RDMA, both ends run under xrdma with yes, and the other settings of this section "      \
+	  "permit it. The first such connection starts a thread in the program.")                  \
+	X(rdma, rdma_device, RDMA_DEVICE, TEXT, "auto", 1, 63, NULL, "DEVICE",                     \
+	  "device for connections to other hosts",                                                 \
+	  "auto takes the device that has the local address of the connection; a name, mlx5_0 "    \
+	  "for one, that device only, where it has the address.")                                  \
+	X(rdma, rdma_key, RDMA_KEY, PATH, "", 0, 250, NULL, "FILE",                                \
+	  "key that the hosts of a cluster share",                                                 \
+	  "Ends of a connection on different hosts prove to each other that they have the same "   \
+	  "key. The option make-key of xrdma-run makes one. It must belong to root or to the user of the "     \
+	  "program, and only its owner and its group may read it. When empty, it is the file key " \
+	  "beside the installed configuration file.")                                              \
+	X(rdma, rdma_trust, RDMA_TRUST, ENUM, "key", 0, 1, "key|fabric", "TRUST",                  \
+	  "what makes the other end of an RDMA connection trusted",                                \
+	  "key takes the common key. fabric takes the network's word: whoever can use RDMA from "  \
+	  "the address of a peer can then take over its connections; for closed networks only.")   \
+	X(rdma, rdma_software, RDMA_SOFTWARE, BOOL, "no", 0, 1, NULL, "BOOL",                      \
+	  "use RDMA devices that the kernel emulates",                                             \
+	  "They are slower than TCP; yes is for tests.")
 
 #endif /* XR_CONFIG_TABLE_H */

@@ -11,6 +11,7 @@
 
 #include "check.h"
 #include "core/config.h"
+#include "core/key.h"
 #include "core/xrdma.h"
 #include "mantext.h"
 #include "settings.h"
@@ -23,13 +24,14 @@ enum {
 	OPT_CONFIG,
 	OPT_PRELOAD,
 	OPT_OR_PLAIN,
+	OPT_MAKE_KEY,
 	OPT_MAN,
 };
 
 static struct {
 	bool show_config, check, or_plain;
 	const char *endpoint; /* of --check */
-	const char *preload, *man;
+	const char *preload, *man, *key;
 	struct xr_settings settings;
 	char **argv; /* the program and its arguments */
 	int argc;
@@ -65,6 +67,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPT_OR_PLAIN:
 		run.or_plain = true;
 		return 0;
+	case OPT_MAKE_KEY:
+		run.key = arg;
+		return 0;
 	case OPT_MAN:
 		run.man = arg;
 		return 0;
@@ -96,6 +101,8 @@ static const struct argp_option *options(void)
 		{"preload", OPT_PRELOAD, "FILE", 0, "the preload object to use (as XRDMA_PRELOAD)", 9},
 		{"or-plain", OPT_OR_PLAIN, 0, 0,
 		 "run PROGRAM without xrdma if it cannot be run with it", 9},
+		{"make-key", OPT_MAKE_KEY, "FILE", 0,
+		 "do not run anything; make a key for RDMA between the hosts of a cluster", 9},
 		{"man-text", OPT_MAN, "PART", OPTION_HIDDEN, 0, 9},
 		{0},
 	};
@@ -108,7 +115,7 @@ static const struct argp_option *options(void)
 		const struct xr_config_key *key = &xr_config_keys[i];
 
 		if (strcmp(section, key->section)) {
-			static const char *const title[] = {"Settings:", "Limits:", "Thresholds:"};
+			static const char *const title[] = {"Settings:", "Limits:", "Thresholds:", "RDMA:"};
 
 			section = key->section;
 			all[n++] = (struct argp_option){.doc = title[group], .group = group + 1};
@@ -216,6 +223,13 @@ int main(int argc, char **argv)
 	if (run.man) {
 		if (xr_man_text(run.man))
 			die(XR_EXIT_SELF, "no such part: '%s'", run.man);
+		return finish(0);
+	}
+	if (run.key) {
+		int err = xr_key_make(run.key);
+
+		if (err)
+			die(XR_EXIT_SELF, "key '%s': %s", run.key, strerror(-err));
 		return finish(0);
 	}
 	if (run.show_config) {

@@ -99,6 +99,20 @@ def test_path_search_goes_on_after_what_cannot_be_run(run, tmp_path):
     assert run("tool", PATH="%s:%s" % (a, b)).stdout == "right\n"
 
 
+def test_a_key_is_made_once_and_for_its_owner(run, tmp_path):
+    key = tmp_path / "key"
+    p = run("--make-key=%s" % key)
+    assert (p.returncode, p.stdout, p.stderr) == (0, "", "")
+    assert key.stat().st_mode & 0o7777 == 0o600
+    text = key.read_text()
+    assert re.fullmatch("xrdma-key-1 [0-9a-f]{64}\n", text)
+    p = run("--make-key=%s" % key)
+    assert p.returncode == 125 and "exists" in one_line(p)
+    assert key.read_text() == text
+    p = run("--make-key=%s" % (tmp_path / "no" / "key"))
+    assert p.returncode == 125 and "No such file" in one_line(p)
+
+
 def test_no_program_and_unknown_options_are_125(run):
     assert run().returncode == 125
     assert run("--no-such-option", "true").returncode == 125
