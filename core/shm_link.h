@@ -30,7 +30,7 @@
 #include "atomic.h"
 #include "shm_ring.h"
 
-#define XR_SHM_MAGIC	0x78724133u	/* changes with the layout of the arena */
+#define XR_SHM_MAGIC	0x78724134u	/* changes with the layout of the arena */
 #define XR_SHM_VERSION	1u
 #define XR_WAITERS	1024u		/* per process */
 #define XR_ARENA_MIN	(1ull << 20)

@@ -6,7 +6,7 @@
 #include "shm_msg.h"
 #include "shm_ring_tx.h"
 
-_Static_assert(offsetof(struct xr_shm_slot, ref.wr) + 8 == 8 + XR_MSG_PARAMS, "layout");
+_Static_assert(offsetof(struct xr_shm_slot, ref.wr) + 8 == 16 + XR_MSG_PARAMS, "layout");
 
 static int msg_has_params(uint32_t op, uint32_t flags)
 {

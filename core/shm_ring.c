@@ -106,6 +106,7 @@ static int tx_publish_inline(struct xr_shm_tx *tx, struct tx_cursor *c, uint32_t
 	m->len = n;
 	m->op = XR_OP_SEND;
 	m->last = 0;
+	xr_shm_stamp(s, tx->stamp);
 	/* release: payload before header; pairs with the acquire in rx_peek */
 	xr_store_release(&s->head, XR_HEAD(tx->head, n, 0, XR_OP_SEND));
 	tx->head++;
@@ -129,6 +130,10 @@ static ssize_t tx_append(struct xr_shm_tx *tx, struct tx_cursor *c, size_t n)
 		return 0;
 	if (xr_unlikely(tx_copy(tx->chunk_base + (size_t)tx->chunk * XR_CHUNK + tx->fill, c, n)))
 		return -EFAULT;
+	/*
+	 * The stamp stays: something in the slot is unread, or this send has opened it.  Who finds
+	 * all consumed begins a new one.
+	 */
 	tx->fill += (uint32_t)n;
 	m->len += (uint32_t)n;
 	/* release: bytes before the length that admits them; pairs with rx_peek */
@@ -169,6 +174,7 @@ static ssize_t tx_publish_ref(struct xr_shm_tx *tx, struct tx_cursor *c, size_t 
 	m->last = 0;
 	s->ref.off = tx->chunk_off + (uint64_t)tx->chunk * XR_CHUNK + start;
 	xr_store_relaxed(&s->ref.len, (uint32_t)n);
+	xr_shm_stamp(s, tx->stamp);
 	/* release: as in tx_publish_inline */
 	xr_store_release(&s->head, XR_HEAD(tx->head, 0,
 					   XR_SLOT_REF | (keep_open ? XR_SLOT_OPEN : 0), XR_OP_SEND));
@@ -264,6 +270,7 @@ int xr_shm_tx_control(struct xr_shm_tx *tx, enum xr_slot_op op, uint64_t arg)
 	m->op = (uint8_t)op;
 	m->last = 0;
 	s->arg = arg;
+	xr_shm_stamp(s, tx->stamp);
 	/* release: as in tx_publish_inline */
 	xr_store_release(&s->head, XR_HEAD(tx->head, 0, 0, op));
 	tx->head++;

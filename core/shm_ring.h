@@ -25,6 +25,9 @@
  * maps the segment need not wait for the replay: it reads on in the ring, whose content is
  * final, and throws the same number of bytes away when they come over the socket.
  *
+ * A slot's stamp orders what several directions have at the same time.  It is a hint: nobody
+ * checks it, and who reads it allows for a lie.
+ *
  * Trust: the receiver validates all it reads (sequence, lengths, offsets); the
  * sender keeps lengths and offsets of what it retains in its own memory and reads
  * from the shared words nothing but positions, which it bounds.
@@ -40,7 +43,7 @@
 #include "atomic.h"
 
 #define XR_SLOT_SIZE	128
-#define XR_SLOT_INLINE	120
+#define XR_SLOT_INLINE	112
 #define XR_CHUNK	65536u		/* bytes; also the largest slot payload */
 #define XR_PUBLISH	16384u		/* bulk is published at this grain */
 #define XR_RING_MIN	16u
@@ -70,8 +73,10 @@ enum xr_slot_op {
 struct xr_shm_slot {
 	/* seq:32 | len:16 | flags:8 | op:8, stored last with release */
 	_Atomic uint64_t head;
+	/* the sender's cycle count, 0: unknown; says who of several senders was first */
+	_Atomic uint64_t stamp;
 	union {
-		uint8_t data[XR_SLOT_SIZE - 8];
+		uint8_t data[XR_SLOT_INLINE];
 		struct {
 			uint64_t arg;
 			uint64_t off;			/* arena offset of the payload */
@@ -83,6 +88,8 @@ struct xr_shm_slot {
 		uint64_t arg;
 	};
 } __attribute__((aligned(XR_SLOT_SIZE)));
+
+_Static_assert(sizeof(struct xr_shm_slot) == XR_SLOT_SIZE, "layout");
 
 #define XR_HEAD(seq, len, flags, op) \
 	(((uint64_t)(uint32_t)(seq) << 32) | ((uint64_t)(uint16_t)(len) << 16) | \
@@ -179,6 +186,7 @@ struct xr_shm_tx {
 	uint64_t sent;			/* payload bytes published */
 	uint64_t acked;			/* payload bytes known to be consumed (lags) */
 	uint64_t arm_seen;
+	uint64_t stamp;			/* for what is published next; the caller sets it (xr_cycles) */
 	uint32_t frozen;		/* this end has seen or set FROZEN */
 	uint32_t ended;			/* END published */
 	uint16_t tx_gen;
@@ -207,6 +215,12 @@ struct xr_shm_rx {
 	uint32_t replayed;		/* frozen by the sender: the rest is read here all the same ... */
 	uint64_t late;			/* ... and so many bytes of it come once more, on the socket */
 };
+
+/* Before head, whose release makes it visible; a reader that is late may see the next one. */
+static inline void xr_shm_stamp(struct xr_shm_slot *s, uint64_t stamp)
+{
+	xr_store_relaxed(&s->stamp, stamp);
+}
 
 struct xr_view {
 	const uint8_t *data;
@@ -318,5 +332,11 @@ int xr_shm_rx_is_frozen(struct xr_shm_rx *rx);
 
 /* Payload bytes readable now (walks the ring; for FIONREAD and statistics). */
 uint64_t xr_shm_rx_readable(struct xr_shm_rx *rx);
+
+/*
+ * When the first unread slot came that was published after `since`, by the sender's word; 0 when
+ * there is none, or nobody knows.  Takes no lock: a hint.
+ */
+uint64_t xr_shm_rx_stamp(const struct xr_shm_rx *rx, uint64_t since);
 
 #endif

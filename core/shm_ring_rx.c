@@ -338,3 +338,28 @@ uint64_t xr_shm_rx_readable(struct xr_shm_rx *rx)
 	}
 	return sum;
 }
+
+/* Behind more slots than this the first ones are older than anything else that is waiting. */
+#define RX_STAMPS	16u
+
+uint64_t xr_shm_rx_stamp(const struct xr_shm_rx *rx, uint64_t since)
+{
+	uint32_t seq = rx->seq, i;
+
+	for (i = 0; i < RX_STAMPS; i++, seq++) {
+		struct xr_shm_slot *s = &rx->slots[seq & rx->mask];
+		/* acquire: pairs with the release of head, which the stamp goes before */
+		uint64_t h = xr_load_acquire(&s->head), stamp;
+
+		if (XR_HEAD_SEQ(h) != seq)
+			return 0;
+		/* taken to its end, and still open */
+		if (!i && rx->byte && (XR_HEAD_FLAGS(h) & XR_SLOT_OPEN) &&
+		    xr_load_relaxed(&s->ref.len) <= rx->byte)
+			continue;
+		stamp = xr_load_relaxed(&s->stamp);
+		if (!stamp || (int64_t)(stamp - since) > 0)
+			return stamp;
+	}
+	return since;
+}

@@ -22,6 +22,7 @@ static int close_publish_end(struct xr_flow *f, int closed, uint32_t *waiter)
 
 	*waiter = 0;
 	if (!f->tx.ended) {
+		f->tx.stamp = xr_cycles();
 		r = xr_shm_tx_control(&f->tx, XR_OP_END, closed ? XR_END_CLOSE : 0);
 		if (r)
 			return r;

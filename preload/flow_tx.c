@@ -77,15 +77,15 @@ void xr_flow_tx_care(struct xr_flow *f, int fd)
  * 1 when the peer's end is gone for good and the kernel shall answer as it does.  With
  * END from the peer that is CLOSED; without, what the socket says.
  */
-static int tx_peer_gone(struct xr_flow *f, int fd)
+static int tx_peer_gone(struct xr_flow *f, int fd, uint64_t now)
 {
 	uint32_t ev;
 
 	if (xr_unlikely(xr_flow_peer_state(f) & XR_DIR_CLOSED))
 		return 1;
-	if (xr_likely(xr_cycles() - f->tx_checked < TX_CHECK_CYCLES && !xr_load_relaxed(&f->rx_look)))
+	if (xr_likely(now - f->tx_checked < TX_CHECK_CYCLES && !xr_load_relaxed(&f->rx_look)))
 		return 0;
-	f->tx_checked = xr_cycles();
+	f->tx_checked = now;
 	xr_flow_rx_look(f, fd);
 	ev = xr_ksock_poll(fd, POLLRDHUP);
 	if (ev & (POLLERR | POLLHUP))
@@ -154,7 +154,12 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 			n = xr_flow_error(f, fd);
 			return n ? -n : -EPIPE;
 		}
-		r = tx_peer_gone(f, fd);
+		/*
+		 * Before the first byte is published is soon enough: what the program sent earlier,
+		 * on whatever connection, was seen by then.
+		 */
+		f->tx.stamp = xr_cycles();
+		r = tx_peer_gone(f, fd, f->tx.stamp);
 		if (xr_unlikely(f->rx_reset)) {
 			n = xr_flow_take_error(f);
 			return n ? -n : -EPIPE;

@@ -57,7 +57,7 @@ static size_t get_stream(struct rig *r, size_t n)
 
 static void sizes_around_every_boundary(void **state)
 {
-	static const size_t sizes[] = { 1, 119, 120, 121, 4096, XR_PUBLISH - 1, XR_PUBLISH,
+	static const size_t sizes[] = { 1, 111, 112, 113, 4096, XR_PUBLISH - 1, XR_PUBLISH,
 		XR_PUBLISH + 1, XR_CHUNK - 1, XR_CHUNK, XR_CHUNK + 1, 3 * XR_CHUNK + 7 };
 	struct rig r;
 	size_t i, j;
@@ -96,6 +96,47 @@ static void a_chunk_is_never_overrun(void **state)
 			assert_int_equal(rig_fini(&r), 0);
 		}
 	}
+}
+
+/* When what is unread came: whoever reads several rings orders them by it. */
+static void a_slot_tells_when_it_came(void **state)
+{
+	struct rig r;
+	int i;
+
+	(void)state;
+	rig_init(&r, 64, RIG_CHUNKS, 1 << 20);
+	assert_int_equal(xr_shm_rx_stamp(&r.rx, 0), 0);
+	r.tx.stamp = 1000;
+	put_stream(&r, 10);
+	r.tx.stamp = 2000;
+	put_stream(&r, 200);
+	r.tx.stamp = 3000;
+	assert_int_equal(xr_shm_tx_control(&r.tx, XR_OP_START, 0), 0);
+	assert_int_equal(xr_shm_rx_stamp(&r.rx, 0), 1000);
+	assert_int_equal(xr_shm_rx_stamp(&r.rx, 999), 1000);
+	assert_int_equal(xr_shm_rx_stamp(&r.rx, 1000), 2000);
+	assert_int_equal(xr_shm_rx_stamp(&r.rx, 2500), 3000);
+	assert_int_equal(xr_shm_rx_stamp(&r.rx, 3000), 0);
+	get_stream(&r, 10);
+	assert_int_equal(xr_shm_rx_stamp(&r.rx, 0), 2000);
+	assert_int_equal(rig_fini(&r), 0);
+
+	/* what is appended to an open slot came with what it is appended to, unless that is read */
+	rig_init(&r, 64, RIG_CHUNKS, 1 << 20);
+	r.tx.stamp = 1000;
+	for (i = 0; i < 40 && !r.tx.open; i++)
+		put_stream(&r, 10);
+	assert_true(r.tx.open);
+	get_stream(&r, SIZE_MAX);
+	assert_int_equal(xr_shm_rx_stamp(&r.rx, 0), 0);
+	r.tx.stamp = 2000;
+	put_stream(&r, 10);
+	assert_int_equal(xr_shm_rx_stamp(&r.rx, 0), 2000);
+	r.tx.stamp = 3000;
+	put_stream(&r, 10);
+	assert_int_equal(xr_shm_rx_stamp(&r.rx, 0), 2000);
+	assert_int_equal(rig_fini(&r), 0);
 }
 
 static void window_closes_and_opens(void **state)
@@ -537,6 +578,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(sizes_around_every_boundary),
 		cmocka_unit_test(a_chunk_is_never_overrun),
+		cmocka_unit_test(a_slot_tells_when_it_came),
 		cmocka_unit_test(window_closes_and_opens),
 		cmocka_unit_test(slots_run_out_and_small_sends_coalesce),
 		cmocka_unit_test(no_chunks_left_still_flows),
