@@ -235,13 +235,19 @@ static int channel_hello(struct xrdma_channel *ch, const struct xr_cm_event *ev,
 int xr_channel_connect(struct xrdma_context *ctx, const char *name, struct xrdma_channel **out)
 {
 	struct xr_addr addr;
+
+	if (!name || ctx->ops->address(name, &addr))
+		return -EINVAL;
+	return xr_channel_connect_to(ctx, &addr, out);
+}
+
+int xr_channel_connect_to(struct xrdma_context *ctx, const struct xr_addr *addr, struct xrdma_channel **out)
+{
 	struct xrdma_channel *ch;
 	struct xr_hello hello;
 	uint32_t first;
 	int r;
 
-	if (!name || ctx->ops->address(name, &addr))
-		return -EINVAL;
 	r = xr_random(&first, sizeof(first));
 	if (r < 0)
 		return r;
@@ -251,7 +257,8 @@ int xr_channel_connect(struct xrdma_context *ctx, const char *name, struct xrdma
 	hello_fill(ch, first, &hello);
 	/* kept where the answer is compared with it; nothing is in the ring yet */
 	ch->released = ch->completed = ch->queued = first;
-	r = ctx->ops->cm_connect(ctx->dev, &addr, ch->qp, &hello, sizeof(hello), &ch->id);
+	ch->peer = *addr;
+	r = ctx->ops->cm_connect(ctx->dev, addr, ch->qp, &hello, sizeof(hello), &ch->id);
 	if (r) {
 		xr_channel_free(ch);
 		return r;
@@ -265,14 +272,20 @@ void xr_channel_request(struct xrdma_context *ctx, const struct xr_cm_event *ev)
 {
 	struct xrdma_channel *ch;
 	struct xr_hello hello;
-	int r = channel_new(ctx, &ch);
+	int r;
 
+	if (ctx->admit && !ctx->admit(ctx, ev)) {
+		ctx->ops->cm_reject(ev->id, NULL, 0);
+		return;
+	}
+	r = channel_new(ctx, &ch);
 	if (r) {
 		xr_warn("a channel cannot be accepted: error %d", -r);
 		ctx->ops->cm_reject(ev->id, NULL, 0);
 		return;
 	}
 	ch->accepting = 1;
+	ch->peer = ev->peer;
 	r = channel_hello(ch, ev, NULL);
 	if (r) {
 		xr_warn("a channel was refused: its peer's greeting makes no sense");

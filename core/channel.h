@@ -128,6 +128,7 @@ struct xrdma_channel {
 	struct xr_qp *qp;
 	struct xr_qp_attr attr;	/* that it was made with */
 	struct xr_cm_id *id;
+	struct xr_addr peer;	/* a network: who connected, or was connected to */
 	uint32_t generation;	/* tells this channel from others that had its queue pair */
 	uint32_t peer_generation;
 	enum xr_channel_state state;
@@ -187,6 +188,7 @@ struct xrdma_channel {
 /* --- channel.c: beginning and end --- */
 
 int xr_channel_connect(struct xrdma_context *ctx, const char *name, struct xrdma_channel **ch);
+int xr_channel_connect_to(struct xrdma_context *ctx, const struct xr_addr *addr, struct xrdma_channel **ch);
 /* Takes or rejects a request. */
 void xr_channel_request(struct xrdma_context *ctx, const struct xr_cm_event *ev);
 /* ESTABLISHED, REJECTED, UNREACHABLE, DISCONNECTED. */

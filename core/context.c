@@ -195,6 +195,7 @@ static int context_complete(struct xrdma_context *ctx)
 static void context_device(struct xrdma_context *ctx, int status)
 {
 	ctx->ops->query(ctx->dev, &ctx->caps);
+	ctx->gone |= status == -ENODEV;
 	if (status)
 		xr_warn("device %s: %s", ctx->caps.device, status == -ENETDOWN ? "its port went down" :
 			status == -EADDRNOTAVAIL ? "its address is gone" : "it is gone");

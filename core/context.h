@@ -52,6 +52,9 @@ struct xrdma_context {
 	uint8_t owing;		/* a channel has something to say when nothing else happens */
 	uint8_t byref;		/* messages are delivered where the device has them */
 	uint8_t rnr_retry;	/* of queue pairs: 0 */
+	uint8_t gone;		/* the device is gone for good: nothing new will succeed */
+	/* of a user inside the library: 0 refuses a connection before anything is made for it; NULL: none is */
+	int (*admit)(struct xrdma_context *ctx, const struct xr_cm_event *ev);
 	uint32_t rounds;
 	int timer;		/* for keepalive and for pauses, in epoll */
 	uint64_t timer_at;	/* ns: what it is set to */

@@ -294,8 +294,12 @@ static int qp_rtr(struct v_dev *d, struct v_qp *q, struct v_id *id)
 	a.min_rnr_timer = v_rnr_timer(q->attr.min_rnr_timer_us);
 	if (id->mtu && a.path_mtu > id->mtu)
 		a.path_mtu = id->mtu;
-	if (a.ah_attr.is_global)
+	q->qp.peer_num = a.dest_qp_num;
+	memset(q->qp.peer_gid, 0, sizeof(q->qp.peer_gid));
+	if (a.ah_attr.is_global) {
 		a.ah_attr.grh.traffic_class = q->attr.tos;
+		memcpy(q->qp.peer_gid, a.ah_attr.grh.dgid.raw, sizeof(q->qp.peer_gid));
+	}
 	return v_errno(ibv_modify_qp(q->ib, &a, mask));
 }
 

@@ -62,15 +62,6 @@ int xr_tuple_get(int fd, struct xr_tuple *t, union xr_sockaddr *local, union xr_
 	return 0;
 }
 
-void xr_tuple_mirror(struct xr_tuple *to, const struct xr_tuple *from)
-{
-	*to = *from;
-	memcpy(to->local, from->peer, 16);
-	memcpy(to->peer, from->local, 16);
-	to->lport = from->pport;
-	to->pport = from->lport;
-}
-
 static int proof_socket(void)
 {
 	long fd;

@@ -7,6 +7,7 @@
 #define XR_PROOF_H
 
 #include <stdint.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <netinet/in.h>
 
@@ -28,7 +29,14 @@ union xr_sockaddr {
 /* The flow's addresses.  0, -ENOTCONN, -EAFNOSUPPORT; local and peer may be NULL. */
 int xr_tuple_get(int fd, struct xr_tuple *t, union xr_sockaddr *local, union xr_sockaddr *peer);
 /* The same connection seen from the other end. */
-void xr_tuple_mirror(struct xr_tuple *to, const struct xr_tuple *from);
+static inline void xr_tuple_mirror(struct xr_tuple *to, const struct xr_tuple *from)
+{
+	*to = *from;
+	memcpy(to->local, from->peer, 16);
+	memcpy(to->peer, from->local, 16);
+	to->lport = from->pport;
+	to->pport = from->lport;
+}
 
 struct xr_sock_ident {
 	uint32_t inode, uid;

@@ -5,7 +5,7 @@
 
 # Without these nothing can be built or tested.
 PACKAGES_BUILD=(autoconf automake gcc libc6-dev libcmocka-dev libibverbs-dev libjansson-dev librdmacm-dev libtool make
-	pkg-config)
+	nettle-dev pkg-config)
 PACKAGES_TEST=(mandoc python3 python3-pytest python3-pytest-timeout python3-pytest-xdist)
 # Programs that tests drive; a test whose program is missing is skipped and counted as such.
 PACKAGES_APPS=(apache2-utils curl haproxy iperf3 memcached netcat-openbsd nginx nodejs openssh-client

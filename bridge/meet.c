@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Connections that look for their other end on another host, see meet.h. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+#include "log.h"
+#include "meet.h"
+#include "mem.h"
+
+#define MEET_AGAIN_MS	2000u		/* nobody answered: the other end may not have looked up yet */
+
+static uint64_t meet_patience(const struct meet *m)
+{
+	return m->cfg.timeout ? m->cfg.timeout : 1000000000ull;
+}
+
+int meet_open(struct meet **out, const struct meet_config *cfg, const struct meet_ops *ops, void *arg)
+{
+	struct meet *m = calloc(1, sizeof(*m));
+
+	if (!m)
+		return -ENOMEM;
+	m->cfg = *cfg;
+	m->ops = *ops;
+	m->arg = arg;
+	if (cfg->key && !cfg->trust_fabric)
+		memcpy(m->key, cfg->key, XR_KEY_LEN);
+	m->epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (m->epoll < 0) {
+		int r = -errno;
+
+		free(m);
+		return r;
+	}
+	*out = m;
+	return 0;
+}
+
+int meet_fd(const struct meet *m)
+{
+	return m->epoll;
+}
+
+/* --- ends ------------------------------------------------------------------------------------------- */
+
+struct meet_end *meet_end_new(struct meet_dev *d, struct xrdma_channel *ch, struct meet_flow *f)
+{
+	struct meet_end *e = calloc(1, sizeof(*e));
+
+	if (!e)
+		return NULL;
+	e->dev = d;
+	e->ch = ch;
+	e->flow = f;
+	if (!f) {
+		d->strangers++;
+		e->deadline = xr_now_ns() + MEET_WORD_NS;
+	}
+	e->next = d->meet->strangers;
+	d->meet->strangers = e;
+	xrdma_set_user(ch, e);
+	return e;
+}
+
+void meet_end_free(struct meet_end *e)
+{
+	struct meet_end **pp = &e->dev->meet->strangers;
+
+	while (*pp != e)
+		pp = &(*pp)->next;
+	*pp = e->next;
+	if (!e->flow)
+		e->dev->strangers--;
+	xrdma_set_user(e->ch, NULL);
+	free(e);
+}
+
+/* --- flows ------------------------------------------------------------------------------------------ */
+
+static void flow_drop_channel(struct meet_flow *f)
+{
+	struct meet_end *e = f->end;
+	struct xrdma_channel *ch;
+
+	f->end = NULL;
+	if (!e)
+		return;
+	ch = e->ch;
+	meet_end_free(e);
+	xrdma_close(ch);
+}
+
+static void flow_free(struct meet_flow *f)
+{
+	struct meet_flow **pp = &f->meet->flows;
+
+	flow_drop_channel(f);
+	if (f->dev && f->dev->ctx)
+		meet_unlisten(f);
+	while (*pp != f)
+		pp = &(*pp)->next;
+	*pp = f->next;
+	proof_end(&f->talk);
+	free(f);
+}
+
+void meet_failed(struct meet_flow *f, enum xr_reason why, uint32_t again_ms)
+{
+	struct meet *m = f->meet;
+	void *flow = f->flow;
+
+	xr_info("no RDMA for a connection: %s", xr_reason_name(why));
+	flow_free(f);
+	m->ops.failed(flow, why, again_ms);
+}
+
+void meet_up(struct meet_flow *f)
+{
+	const struct xr_qp *qp = f->end->ch->qp;
+	struct meet_result r = { .qpn = qp->num, .peer_qpn = qp->peer_num };
+	struct meet *m = f->meet;
+
+	memcpy(r.device, f->dev->ctx->caps.device, sizeof(r.device));
+	memcpy(r.gid, f->dev->ctx->caps.gid, sizeof(r.gid));
+	memcpy(r.peer_gid, qp->peer_gid, sizeof(r.peer_gid));
+	proof_secret(&f->talk, r.secret);
+	proof_end(&f->talk);
+	f->state = MEET_UP;
+	meet_unlisten(f);
+	path_news(&m->path, f->tuple.family, f->tuple.peer, PATH_GOOD, xr_now_ns());
+	m->ops.up(f->flow, f->end->ch, &r);
+	explicit_bzero(&r, sizeof(r));
+}
+
+struct meet_flow *meet_expected(struct meet_dev *d, const struct xr_tuple *far)
+{
+	struct xr_tuple mine;
+	struct meet_flow *f;
+
+	xr_tuple_mirror(&mine, far);
+	for (f = d->meet->flows; f; f = f->next)
+		if (f->dev == d && f->state == MEET_LISTENING && !memcmp(&mine, &f->tuple, sizeof(mine)))
+			return f;
+	return NULL;
+}
+
+/* ms until the memory of paths lets this peer be tried again, and a little more. */
+static uint32_t flow_rest(const struct meet_flow *f, uint64_t now)
+{
+	return (uint32_t)(path_rest(&f->meet->path, f->tuple.family, f->tuple.peer, now) / 1000000) + 1;
+}
+
+/* Nobody was there for this connection, or nobody answers at all. */
+static void flow_alone(struct meet_flow *f, enum path_news news, uint64_t now)
+{
+	uint32_t ms;
+
+	path_news(&f->meet->path, f->tuple.family, f->tuple.peer, news, now);
+	ms = flow_rest(f, now);
+	meet_failed(f, news == PATH_UNREACHABLE ? XR_REASON_RDMA_UNREACHABLE : XR_REASON_PEER_NOT_XRDMA,
+		    ms > MEET_AGAIN_MS ? ms : MEET_AGAIN_MS);
+}
+
+static const uint16_t call_at[] = { 0, 20, 80, 200, 400, 700 };	/* ms */
+
+void meet_call_failed(struct meet_flow *f, int error)
+{
+	uint64_t now = xr_now_ns();
+
+	xr_debug("a rendezvous did not come about: error %d", -error);
+	flow_drop_channel(f);
+	if (f->state == MEET_ANSWERED) {
+		/* whoever called has gone */
+		f->state = MEET_LISTENING;
+		f->deadline = f->begun + 2 * meet_patience(f->meet);
+		return;
+	}
+	f->state = MEET_WAITING;
+	switch (error) {
+	case -ECONNREFUSED:	/* not there yet, or not at all */
+	case -ECONNRESET:
+	case -EAGAIN:
+		f->heard = 1;
+		if (f->tries < XR_ARRAY_LEN(call_at))
+			f->next_at = f->begun + call_at[f->tries] * 1000000ull * (meet_patience(f->meet) / 1000000) / 1000;
+		if (f->tries < XR_ARRAY_LEN(call_at) && f->next_at < now + 1000000)
+			f->next_at = now + 1000000;
+		if (f->tries == XR_ARRAY_LEN(call_at))
+			flow_alone(f, PATH_NOBODY, now);
+		return;
+	case -EPROTO:
+		meet_failed(f, XR_REASON_VERSION_MISMATCH, 0);
+		return;
+	case -ENOMEM:
+	case -ENOBUFS:
+		meet_failed(f, XR_REASON_LIMIT_MEMORY, 10000);
+		return;
+	case -ENODEV:
+	case -EIO:
+		meet_failed(f, XR_REASON_NO_VERBS, 10000);
+		return;
+	default:
+		flow_alone(f, f->heard ? PATH_NOBODY : PATH_UNREACHABLE, now);
+	}
+}
+
+static void flow_call(struct meet_flow *f)
+{
+	struct xrdma_channel *ch;
+	int r;
+
+	f->tries++;
+	f->state = MEET_CONNECTING;
+	/* the device gives up before: 10 s */
+	f->deadline = xr_now_ns() + 12000000000ull;
+	r = meet_call(f->dev, f, &ch);
+	if (!r) {
+		f->end = meet_end_new(f->dev, ch, f);
+		if (!f->end) {
+			xrdma_close(ch);
+			r = -ENOMEM;
+		}
+	}
+	if (r)
+		meet_call_failed(f, r);
+}
+
+void meet_begin(struct meet *m, void *flow, const struct xr_tuple *t, int connecting)
+{
+	uint64_t now = xr_now_ns();
+	struct meet_flow *f = calloc(1, sizeof(*f));
+	enum xr_reason why = XR_REASON_LIMIT_MEMORY;
+	int r;
+
+	if (!f) {
+		m->ops.failed(flow, why, 0);
+		return;
+	}
+	f->meet = m;
+	f->flow = flow;
+	f->tuple = *t;
+	f->begun = now;
+	f->state = connecting ? MEET_LISTENING : MEET_WAITING;
+	f->next = m->flows;
+	m->flows = f;
+	if (!m->cfg.key && !m->cfg.trust_fabric) {
+		meet_failed(f, XR_REASON_NO_KEY, 0);
+		return;
+	}
+	if (path_rest(&m->path, t->family, t->peer, now)) {
+		meet_failed(f, XR_REASON_RDMA_UNREACHABLE, flow_rest(f, now));
+		return;
+	}
+	f->dev = meet_dev_get(m, t->family, t->local, now, &why);
+	if (!f->dev) {
+		meet_failed(f, why, why == XR_REASON_SOFTWARE_DEVICE || why == XR_REASON_IWARP ? 0 : 10000);
+		return;
+	}
+	if (!connecting)
+		return;	/* meet_step() calls: the flow may not be known to its owner yet */
+	f->deadline = now + 2 * meet_patience(m);
+	r = meet_listen(f->dev, f);
+	if (r)
+		meet_failed(f, r == -EADDRINUSE ? XR_REASON_RENDEZVOUS_BUSY : r == -ENOMEM ? XR_REASON_LIMIT_MEMORY :
+			    XR_REASON_RENDEZVOUS_FAILED, 0);
+}
+
+void meet_cancel(struct meet *m, void *flow)
+{
+	struct meet_flow *f;
+
+	for (f = m->flows; f && f->flow != flow; f = f->next)
+		;
+	if (f)
+		flow_free(f);
+}
+
+/* --- time ------------------------------------------------------------------------------------------- */
+
+static void flow_expired(struct meet_flow *f, uint64_t now)
+{
+	switch (f->state) {
+	case MEET_LISTENING:
+		flow_alone(f, PATH_NOBODY, now);
+		break;
+	case MEET_ANSWERED:
+	case MEET_CALLED:
+		meet_call_failed(f, -ETIMEDOUT);
+		break;
+	default:
+		flow_alone(f, PATH_UNREACHABLE, now);
+	}
+}
+
+static uint64_t flow_due(const struct meet_flow *f)
+{
+	return f->state == MEET_UP ? UINT64_MAX : f->state == MEET_WAITING ? f->next_at : f->deadline;
+}
+
+/* One that it is time for; callbacks may change the list. */
+static int meet_due(struct meet *m, uint64_t now)
+{
+	struct meet_flow *f;
+	struct meet_end *e;
+
+	for (f = m->flows; f; f = f->next) {
+		if (flow_due(f) > now)
+			continue;
+		if (f->dev->ctx->gone)
+			meet_failed(f, XR_REASON_NO_VERBS, 10000);
+		else if (f->state == MEET_WAITING)
+			flow_call(f);
+		else
+			flow_expired(f, now);
+		return 1;
+	}
+	for (e = m->strangers; e; e = e->next) {
+		struct xrdma_channel *ch = e->ch;
+
+		if (e->flow || e->deadline > now)
+			continue;
+		xr_info("a caller that said nothing was dropped");
+		meet_end_free(e);
+		xrdma_close(ch);
+		return 1;
+	}
+	return 0;
+}
+
+/* A context whose device is gone ends when its last flow has been told. */
+static void meet_reap(struct meet *m)
+{
+	struct meet_dev *d;
+	struct meet_flow *f;
+
+	for (d = m->devs; d; d = d->next) {
+		if (!d->ctx || !d->ctx->gone)
+			continue;
+		do {
+			for (f = m->flows; f && (f->dev != d || f->state == MEET_UP); f = f->next)
+				;
+			if (f)
+				meet_failed(f, XR_REASON_NO_VERBS, 10000);
+		} while (f);
+		for (f = m->flows; f && f->dev != d; f = f->next)
+			;
+		if (!f)
+			meet_dev_close(d);
+	}
+}
+
+int meet_step(struct meet *m, uint64_t now)
+{
+	uint64_t next = UINT64_MAX;
+	struct meet_dev *d;
+	struct meet_flow *f;
+	struct meet_end *e;
+	int more = 0;
+
+	while (meet_due(m, now))
+		;
+	for (d = m->devs; d; d = d->next)
+		if (d->ctx)
+			more |= xr_context_event(d->ctx) > 0;
+	meet_reap(m);
+	if (more)
+		return 0;
+	for (f = m->flows; f; f = f->next)
+		if (flow_due(f) < next)
+			next = flow_due(f);
+	for (e = m->strangers; e; e = e->next)
+		if (!e->flow && e->deadline < next)
+			next = e->deadline;
+	if (next == UINT64_MAX)
+		return -1;
+	return next <= now ? 0 : (int)((next - now) / 1000000) + 1;
+}
+
+void meet_close(struct meet *m)
+{
+	struct meet_flow *f;
+
+	/* destroying a context closes its channels; what a flow has of one goes first */
+	while (m->flows) {
+		f = m->flows;
+		m->flows = f->next;
+		proof_end(&f->talk);
+		free(f);
+	}
+	while (m->devs) {
+		struct meet_dev *d = m->devs;
+
+		m->devs = d->next;
+		meet_dev_close(d);
+		free(d);
+	}
+	while (m->strangers) {
+		struct meet_end *e = m->strangers;
+
+		m->strangers = e->next;
+		free(e);
+	}
+	close(m->epoll);
+	explicit_bzero(m, sizeof(*m));
+	free(m);
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Memory of peer hosts, see path.h. */
+#include <string.h>
+#include "path.h"
+
+static int path_find(const struct path *p, uint16_t family, const uint8_t addr[16])
+{
+	uint32_t i;
+
+	for (i = 0; i < PATH_HOSTS; i++)
+		if (p->host[i].family == family && !memcmp(p->host[i].addr, addr, 16))
+			return (int)i;
+	return -1;
+}
+
+static struct path_host *path_make(struct path *p, uint16_t family, const uint8_t addr[16])
+{
+	struct path_host *h = &p->host[0];
+	uint32_t i;
+
+	for (i = 0; i < PATH_HOSTS && h->family; i++)
+		if (!p->host[i].family || p->host[i].heard < h->heard)
+			h = &p->host[i];
+	memset(h, 0, sizeof(*h));
+	h->family = family;
+	memcpy(h->addr, addr, 16);
+	return h;
+}
+
+void path_news(struct path *p, uint16_t family, const uint8_t addr[16], enum path_news news, uint64_t now)
+{
+	int i = path_find(p, family, addr);
+	uint64_t rest = PATH_FIRST_NS;
+	struct path_host *h;
+
+	if (news == PATH_GOOD) {
+		if (i >= 0)
+			memset(&p->host[i], 0, sizeof(p->host[i]));
+		return;
+	}
+	h = i >= 0 ? &p->host[i] : path_make(p, family, addr);
+	h->heard = now;
+	/* several connections may have found out the same thing at the same time */
+	if (h->until > now)
+		return;
+	if (news == PATH_NOBODY && ++h->quiet < PATH_QUIET)
+		return;
+	h->quiet = PATH_QUIET - 1;	/* after that, once is enough */
+	rest <<= h->times;
+	if (rest >= PATH_LAST_NS)
+		rest = PATH_LAST_NS;
+	else
+		h->times++;
+	h->until = now + rest;
+}
+
+uint64_t path_rest(const struct path *p, uint16_t family, const uint8_t addr[16], uint64_t now)
+{
+	int i = path_find(p, family, addr);
+
+	return i >= 0 && p->host[i].until > now ? p->host[i].until - now : 0;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * What is remembered of peer hosts: those that do not answer over RDMA, or whose programs do not run under xrdma, are
+ * left alone for a while, which doubles each time that they do not answer again.
+ *
+ * Pure.  One user at a time.
+ */
+#ifndef XR_BRIDGE_PATH_H
+#define XR_BRIDGE_PATH_H
+
+#include <stdint.h>
+
+#define PATH_HOSTS	256u			/* the one that was heard of longest ago makes room */
+#define PATH_FIRST_NS	30000000000ull		/* a host that cannot be reached */
+#define PATH_LAST_NS	3600000000000ull
+#define PATH_QUIET	8u			/* connections in a row that nobody answered for */
+
+enum path_news {
+	PATH_GOOD,		/* it was reached: all is forgotten */
+	PATH_NOBODY,		/* it can be reached, or nobody tried: no xrdma program was there for this connection */
+	PATH_UNREACHABLE,	/* no answer, or no way */
+};
+
+struct path_host {
+	uint8_t addr[16];
+	uint16_t family;	/* 0: free */
+	uint8_t quiet;		/* PATH_NOBODY in a row */
+	uint8_t times;		/* that it was left alone */
+	uint64_t until;		/* ns: and until when */
+	uint64_t heard;
+};
+
+struct path {
+	struct path_host host[PATH_HOSTS];
+};
+
+void path_news(struct path *p, uint16_t family, const uint8_t addr[16], enum path_news news, uint64_t now);
+/* ns that it is to be left alone; 0: try. */
+uint64_t path_rest(const struct path *p, uint16_t family, const uint8_t addr[16], uint64_t now);
+
+#endif

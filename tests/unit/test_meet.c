@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Two ends of a connection find each other: over the shm device, both in this process. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "bridge/meet.h"
+#include "core/mem.h"
+
+#define MS 1000000ull
+
+struct flow {
+	struct xr_tuple tuple;
+	struct xrdma_channel *ch;
+	struct meet_result r;
+	int up, failed, closed;
+	enum xr_reason why;
+	uint32_t again, got;
+	char text[32];
+};
+
+static const uint8_t key[XR_KEY_LEN] = { 7 }, other_key[XR_KEY_LEN] = { 8 };
+static struct meet *host, *caller;
+static int opened, gone;
+static uint16_t port = 10000;
+static uint64_t patience = 1000 * MS;
+
+static void on_up(void *flow, struct xrdma_channel *ch, const struct meet_result *r)
+{
+	struct flow *f = flow;
+
+	f->up++;
+	f->ch = ch;
+	f->r = *r;
+}
+
+static void on_failed(void *flow, enum xr_reason why, uint32_t again)
+{
+	struct flow *f = flow;
+
+	f->failed++;
+	f->why = why;
+	f->again = again;
+}
+
+static void on_message(void *flow, struct xrdma_channel *ch, const struct xrdma_msg *m)
+{
+	struct flow *f = flow;
+
+	assert_ptr_equal(ch, f->ch);
+	assert_true(m->len < sizeof(f->text));
+	memcpy(f->text, m->data, m->len);
+	f->text[m->len] = 0;
+	f->got++;
+}
+
+static void on_sent(void *flow, struct xrdma_channel *ch, uint64_t id)
+{
+	(void)flow;
+	(void)ch;
+	(void)id;
+}
+
+static void on_closed(void *flow, struct xrdma_channel *ch, int error)
+{
+	struct flow *f = flow;
+
+	(void)error;
+	assert_ptr_equal(ch, f->ch);
+	f->closed++;
+	f->ch = NULL;
+}
+
+static void on_opened(void *arg, struct xrdma_context *ctx)
+{
+	(void)arg;
+	assert_non_null(ctx);
+	opened++;
+}
+
+static void on_gone(void *arg, struct xrdma_context *ctx)
+{
+	(void)arg;
+	assert_non_null(ctx);
+	gone++;
+}
+
+static const struct meet_ops ops = {
+	.up = on_up, .failed = on_failed, .message = on_message, .sent = on_sent, .closed = on_closed,
+	.opened = on_opened, .gone = on_gone,
+};
+
+static struct meet *make(const uint8_t *k, int trust)
+{
+	struct meet_config cfg = { .device = "shm", .key = k, .trust_fabric = trust, .timeout = patience };
+	struct meet *m;
+
+	assert_int_equal(meet_open(&m, &cfg, &ops, NULL), 0);
+	return m;
+}
+
+static int say(struct xrdma_channel *ch, const void *data, size_t len)
+{
+	return xrdma_send_msg(ch, &(struct xrdma_msg){ .data = data, .len = len });
+}
+
+/* A connection of its own for each test: names are those of the network namespace. */
+static void pair(struct flow *h, struct flow *c)
+{
+	memset(h, 0, sizeof(*h));
+	memset(c, 0, sizeof(*c));
+	h->tuple.family = AF_INET;
+	inet_pton(AF_INET, "192.0.2.1", h->tuple.local);
+	inet_pton(AF_INET, "192.0.2.2", h->tuple.peer);
+	/* the process id: tests run beside each other */
+	memcpy(h->tuple.local + 1, &(uint16_t){ (uint16_t)getpid() }, 2);
+	h->tuple.lport = htons(port++);
+	h->tuple.pport = htons(80);
+	xr_tuple_mirror(&c->tuple, &h->tuple);
+}
+
+static int run(const int *until, int ms)
+{
+	uint64_t end = xr_now_ns() + (uint64_t)ms * MS;
+
+	while (!*until && xr_now_ns() < end) {
+		struct pollfd p[2] = { { meet_fd(host), POLLIN, 0 }, { caller ? meet_fd(caller) : -1, POLLIN, 0 } };
+		int a = meet_step(host, xr_now_ns()), b = caller ? meet_step(caller, xr_now_ns()) : -1;
+		int t = a < 0 ? b : b < 0 ? a : a < b ? a : b;
+
+		if (*until)
+			break;
+		poll(p, 2, t < 0 || t > 10 ? ms < 10 ? ms : 10 : t);
+	}
+	return *until;
+}
+
+static void finish(int contexts)
+{
+	meet_close(host);
+	if (caller)
+		meet_close(caller);
+	host = caller = NULL;
+	assert_int_equal(opened, contexts);
+	assert_int_equal(gone, opened);
+	opened = gone = 0;
+}
+
+static void both(const uint8_t *k, int trust, int late)
+{
+	static const char *const word[2] = { "from the host", "from the caller" };
+	struct flow h, c, *f[2] = { &h, &c };
+	int i;
+
+	host = make(k, trust);
+	caller = make(k, trust);
+	pair(&h, &c);
+	meet_begin(late ? caller : host, late ? &c : &h, late ? &c.tuple : &h.tuple, !late);
+	run(&c.up, late);	/* nobody is there yet */
+	meet_begin(late ? host : caller, late ? &h : &c, late ? &h.tuple : &c.tuple, late);
+	assert_int_equal(run(&h.up, 2000), 1);
+	assert_int_equal(run(&c.up, 2000), 1);
+	assert_int_equal(h.failed + c.failed, 0);
+	assert_memory_equal(h.r.secret, c.r.secret, sizeof(h.r.secret));
+	for (i = 0; i < 2; i++)
+		assert_int_equal(say(f[i]->ch, word[i], strlen(word[i])), 0);
+	assert_int_equal(run((int *)&h.got, 2000), 1);
+	assert_int_equal(run((int *)&c.got, 2000), 1);
+	assert_string_equal(h.text, word[1]);
+	assert_string_equal(c.text, word[0]);
+	meet_cancel(caller, &c);
+	assert_int_equal(run(&h.closed, 2000), 1);
+	assert_int_equal(c.closed, 0);
+	finish(2);
+}
+
+static void meets(void **state)
+{
+	(void)state;
+	both(key, 0, 0);
+}
+
+static void meets_by_trust(void **state)
+{
+	(void)state;
+	both(NULL, 1, 0);
+}
+
+/* The caller was first: it calls again. */
+static void meets_late(void **state)
+{
+	(void)state;
+	both(key, 0, 100);
+}
+
+static void many(void **state)
+{
+	static struct flow h[100], c[100];
+	int i;
+
+	(void)state;
+	host = make(key, 0);
+	caller = make(key, 0);
+	for (i = 0; i < 100; i++) {
+		/* half of them share an address and port of the host: other servers */
+		pair(&h[i], &c[i]);
+		if (i & 1) {
+			h[i].tuple.lport = h[i - 1].tuple.lport;
+			h[i].tuple.pport = htons(81);
+			xr_tuple_mirror(&c[i].tuple, &h[i].tuple);
+		}
+		meet_begin(host, &h[i], &h[i].tuple, 1);
+		meet_begin(caller, &c[i], &c[i].tuple, 0);
+	}
+	for (i = 0; i < 100; i++) {
+		assert_int_equal(run(&h[i].up, 5000), 1);
+		assert_int_equal(run(&c[i].up, 5000), 1);
+		assert_memory_equal(h[i].r.secret, c[i].r.secret, sizeof(h[i].r.secret));
+	}
+	for (i = 1; i < 100; i++)
+		assert_memory_not_equal(h[i].r.secret, h[i - 1].r.secret, sizeof(h[i].r.secret));
+	/* both ends go at once, without a goodbye */
+	finish(2);
+}
+
+static void nobody(void **state)
+{
+	struct flow h, c;
+
+	(void)state;
+	patience = 100 * MS;
+	host = make(key, 0);
+	caller = make(key, 0);
+	patience = 1000 * MS;
+	pair(&h, &c);
+	meet_begin(caller, &c, &c.tuple, 0);
+	assert_int_equal(run(&c.failed, 3000), 1);
+	assert_int_equal(c.why, XR_REASON_PEER_NOT_XRDMA);
+	assert_true(c.again >= 1000);
+	pair(&h, &c);
+	meet_begin(host, &h, &h.tuple, 1);
+	assert_int_equal(run(&h.failed, 3000), 1);
+	assert_int_equal(h.why, XR_REASON_PEER_NOT_XRDMA);
+	assert_true(h.again >= 1000);
+	/* after some of them the peer is left alone, at no cost */
+	{
+		int i;
+
+		for (i = 0; i < 10 && h.why == XR_REASON_PEER_NOT_XRDMA; i++) {
+			h.failed = 0;
+			h.tuple.lport = htons(port++);
+			meet_begin(host, &h, &h.tuple, 1);
+			assert_int_equal(run(&h.failed, 3000), 1);
+		}
+		assert_in_range(i, 7, 9);
+	}
+	assert_int_equal(h.why, XR_REASON_RDMA_UNREACHABLE);
+	assert_true(h.again > 20000);
+	finish(2);
+}
+
+/* The wrong key, none, or trust on one side only: the connection that waits is not harmed by it. */
+static void strangers(void **state)
+{
+	static const struct { const uint8_t *key; int trust; } bad[] = { { other_key, 0 }, { NULL, 1 } };
+	struct flow h, c;
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < 2; i++) {
+		host = make(key, 0);
+		caller = make(bad[i].key, bad[i].trust);
+		pair(&h, &c);
+		meet_begin(host, &h, &h.tuple, 1);
+		meet_begin(caller, &c, &c.tuple, 0);
+		assert_int_equal(run(&c.failed, 3000), 1);
+		assert_int_equal(c.why, XR_REASON_PROOF_FAILED);
+		assert_int_equal(c.again, 0);
+		assert_int_equal(h.up + h.failed, 0);
+		meet_close(caller);
+		caller = make(key, 0);
+		c.failed = 0;
+		meet_begin(caller, &c, &c.tuple, 0);
+		assert_int_equal(run(&h.up, 3000), 1);
+		assert_int_equal(run(&c.up, 3000), 1);
+		finish(3);
+	}
+}
+
+static void no_key(void **state)
+{
+	struct flow h, c;
+
+	(void)state;
+	host = make(NULL, 0);
+	caller = NULL;
+	pair(&h, &c);
+	meet_begin(host, &h, &h.tuple, 1);
+	assert_int_equal(h.failed, 1);
+	assert_int_equal(h.why, XR_REASON_NO_KEY);
+	finish(0);
+}
+
+/* Another process has the name. */
+static void busy(void **state)
+{
+	struct flow h, c, h2;
+
+	(void)state;
+	host = make(key, 0);
+	caller = make(key, 0);
+	pair(&h, &c);
+	pair(&h2, &c);
+	h2.tuple.lport = h.tuple.lport;
+	meet_begin(host, &h, &h.tuple, 1);
+	meet_begin(caller, &h2, &h2.tuple, 1);
+	assert_int_equal(h2.failed, 1);
+	assert_int_equal(h2.why, XR_REASON_RENDEZVOUS_BUSY);
+	meet_cancel(host, &h);
+	h2.failed = 0;
+	meet_begin(caller, &h2, &h2.tuple, 1);
+	assert_int_equal(h2.failed, 0);
+	finish(2);
+}
+
+/* Not this connection: whoever calls about another gets nothing, and calls again for a while. */
+static void wrong_tuple(void **state)
+{
+	struct flow h, c;
+
+	(void)state;
+	host = make(key, 0);
+	caller = make(key, 0);
+	pair(&h, &c);
+	c.tuple.lport = htons(81);
+	meet_begin(host, &h, &h.tuple, 1);
+	meet_begin(caller, &c, &c.tuple, 0);
+	assert_int_equal(run(&c.failed, 3000), 1);
+	assert_int_equal(c.why, XR_REASON_PEER_NOT_XRDMA);
+	assert_int_equal(h.up, 0);
+	finish(2);
+}
+
+/* A peer that says nothing, or nonsense, at every step. */
+static void nonsense(void **state)
+{
+	uint8_t junk[3][200] = { { 0 } };
+	static const struct xrdma_callbacks none;
+	struct xrdma_context *ctx;
+	struct xrdma_channel *ch;
+	struct flow h, c;
+	char name[65], addr[32];
+	int i, never = 0;
+
+	(void)state;
+	patience = 10000 * MS;
+	host = make(key, 0);
+	caller = NULL;
+	patience = 1000 * MS;
+	pair(&h, &c);
+	inet_ntop(AF_INET, h.tuple.local, addr, sizeof(addr));
+	snprintf(name, sizeof(name), "meet.%s.%u", addr, ntohs(h.tuple.lport));
+	meet_begin(host, &h, &h.tuple, 1);
+	assert_int_equal(xrdma_context_create(&ctx, "shm", &none, NULL), 0);
+	for (i = 0; i < 6; i++) {
+		struct proof p = { .type = (uint8_t)(i - 1), .flags = PROOF_KEYED, .tuple = c.tuple };
+		int n;
+
+		if (i)
+			proof_put(junk[1], &p);
+		assert_int_equal(xrdma_connect(ctx, name, &ch), 0);
+		for (n = 0; n < 50; n++) {
+			xrdma_process_event(ctx);
+			run(&never, 1);
+			if (i && n == 20)
+				say(ch, junk[1], i == 5 ? 200 : PROOF_LEN);
+		}
+		assert_int_equal(h.up + h.failed, 0);
+	}
+	xrdma_context_destroy(ctx);
+	caller = make(key, 0);
+	meet_begin(caller, &c, &c.tuple, 0);
+	assert_int_equal(run(&h.up, 3000), 1);
+	finish(2);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(meets),
+		cmocka_unit_test(meets_by_trust),
+		cmocka_unit_test(meets_late),
+		cmocka_unit_test(many),
+		cmocka_unit_test(nobody),
+		cmocka_unit_test(strangers),
+		cmocka_unit_test(no_key),
+		cmocka_unit_test(busy),
+		cmocka_unit_test(wrong_tuple),
+		cmocka_unit_test(nonsense),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
