@@ -9,6 +9,7 @@
 #include "meet.h"
 #include "mem.h"
 
+#define MEET_BUSY_NS	50000000ull
 #define MEET_AGAIN_MS	2000u		/* nobody answered: the other end may not have looked up yet */
 
 static uint64_t meet_patience(const struct meet *m)
@@ -92,10 +93,18 @@ static void flow_drop_channel(struct meet_flow *f)
 	xrdma_close(ch);
 }
 
+/* Its call is over, one way or another. */
+static void flow_called(struct meet_flow *f)
+{
+	f->meet->calls -= f->calling;
+	f->calling = 0;
+}
+
 static void flow_free(struct meet_flow *f)
 {
 	struct meet_flow **pp = &f->meet->flows;
 
+	flow_called(f);
 	flow_drop_channel(f);
 	if (f->dev && f->dev->ctx)
 		meet_unlisten(f);
@@ -127,6 +136,7 @@ void meet_up(struct meet_flow *f)
 	memcpy(r.peer_gid, qp->peer_gid, sizeof(r.peer_gid));
 	proof_secret(&f->talk, r.secret);
 	proof_end(&f->talk);
+	flow_called(f);
 	f->state = MEET_UP;
 	meet_unlisten(f);
 	path_news(&m->path, f->tuple.family, f->tuple.peer, PATH_GOOD, xr_now_ns());
@@ -171,6 +181,7 @@ void meet_call_failed(struct meet_flow *f, int error)
 
 	xr_debug("a rendezvous did not come about: error %d", -error);
 	flow_drop_channel(f);
+	flow_called(f);
 	if (f->state == MEET_ANSWERED) {
 		/* whoever called has gone */
 		f->state = MEET_LISTENING;
@@ -179,12 +190,19 @@ void meet_call_failed(struct meet_flow *f, int error)
 	}
 	f->state = MEET_WAITING;
 	switch (error) {
+	case -EBUSY:		/* it is there, and has too many callers just now */
+		f->heard = 1;
+		f->tries--;
+		f->next_at = now + MEET_BUSY_NS;
+		if (now > f->begun + 10 * meet_patience(f->meet))
+			meet_failed(f, XR_REASON_PEER_REFUSED, 10000);
+		return;
 	case -ECONNREFUSED:	/* not there yet, or not at all */
 	case -ECONNRESET:
 	case -EAGAIN:
 		f->heard = 1;
 		if (f->tries < XR_ARRAY_LEN(call_at))
-			f->next_at = f->begun + call_at[f->tries] * 1000000ull * (meet_patience(f->meet) / 1000000) / 1000;
+			f->next_at = f->begun + call_at[f->tries] * (meet_patience(f->meet) / 1000);
 		if (f->tries < XR_ARRAY_LEN(call_at) && f->next_at < now + 1000000)
 			f->next_at = now + 1000000;
 		if (f->tries == XR_ARRAY_LEN(call_at))
@@ -212,6 +230,8 @@ static void flow_call(struct meet_flow *f)
 	int r;
 
 	f->tries++;
+	f->calling = 1;
+	f->meet->calls++;
 	f->state = MEET_CONNECTING;
 	/* the device gives up before: 10 s */
 	f->deadline = xr_now_ns() + 12000000000ull;
@@ -232,6 +252,7 @@ void meet_begin(struct meet *m, void *flow, const struct xr_tuple *t, int connec
 	uint64_t now = xr_now_ns();
 	struct meet_flow *f = calloc(1, sizeof(*f));
 	enum xr_reason why = XR_REASON_LIMIT_MEMORY;
+	struct meet_flow **pp;
 	int r;
 
 	if (!f) {
@@ -243,8 +264,10 @@ void meet_begin(struct meet *m, void *flow, const struct xr_tuple *t, int connec
 	f->tuple = *t;
 	f->begun = now;
 	f->state = connecting ? MEET_LISTENING : MEET_WAITING;
-	f->next = m->flows;
-	m->flows = f;
+	/* in turn: one that came first is not to wait longest */
+	for (pp = &m->flows; *pp; pp = &(*pp)->next)
+		;
+	*pp = f;
 	if (!m->cfg.key && !m->cfg.trust_fabric) {
 		meet_failed(f, XR_REASON_NO_KEY, 0);
 		return;
@@ -283,7 +306,11 @@ static void flow_expired(struct meet_flow *f, uint64_t now)
 {
 	switch (f->state) {
 	case MEET_LISTENING:
-		flow_alone(f, PATH_NOBODY, now);
+		/* while others are being called one by one, its own turn may be still to come */
+		if (f->dev->called + meet_patience(f->meet) > now && f->begun + 10 * meet_patience(f->meet) > now)
+			f->deadline = f->dev->called + meet_patience(f->meet);
+		else
+			flow_alone(f, PATH_NOBODY, now);
 		break;
 	case MEET_ANSWERED:
 	case MEET_CALLED:
@@ -306,7 +333,7 @@ static int meet_due(struct meet *m, uint64_t now)
 	struct meet_end *e;
 
 	for (f = m->flows; f; f = f->next) {
-		if (flow_due(f) > now)
+		if (flow_due(f) > now || (f->state == MEET_WAITING && m->calls >= MEET_CALLS))
 			continue;
 		if (f->dev->ctx->gone)
 			meet_failed(f, XR_REASON_NO_VERBS, 10000);
@@ -368,7 +395,7 @@ int meet_step(struct meet *m, uint64_t now)
 	if (more)
 		return 0;
 	for (f = m->flows; f; f = f->next)
-		if (flow_due(f) < next)
+		if (flow_due(f) < next && (f->state != MEET_WAITING || m->calls < MEET_CALLS))
 			next = flow_due(f);
 	for (e = m->strangers; e; e = e->next)
 		if (!e->flow && e->deadline < next)

@@ -72,6 +72,7 @@ int meet_fd(const struct meet *m);
 /* ---- inside ---------------------------------------------------------------------------------- */
 
 #define MEET_STRANGERS	64u		/* channels at a time, per context, of which it is not known what they want */
+#define MEET_CALLS	16u		/* at a time, of one process */
 #define MEET_WORD_NS	2000000000ull	/* a message is waited for so long */
 
 enum meet_state {
@@ -101,6 +102,7 @@ struct meet_dev {
 	uint64_t again;			/* ns: when to look again */
 	struct meet_listener *listeners;
 	uint32_t strangers;
+	uint64_t called;		/* ns: when somebody last did */
 };
 
 /* What a channel's user pointer is. */
@@ -124,6 +126,7 @@ struct meet_flow {
 	struct proof_talk talk;
 	uint64_t begun, next_at, deadline;
 	uint32_t tries;
+	uint8_t calling;		/* counted in calls */
 	uint8_t heard;			/* the peer's host answers over RDMA */
 };
 
@@ -135,7 +138,8 @@ struct meet {
 	int epoll;
 	struct meet_dev *devs;
 	struct meet_flow *flows;
-	struct meet_end *strangers;
+	struct meet_end *strangers;	/* and the ends of flows */
+	uint32_t calls;			/* flows in CONNECTING or CALLED */
 	struct path path;
 };
 

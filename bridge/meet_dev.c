@@ -52,6 +52,7 @@ static int dev_admit(struct xrdma_context *ctx, const struct xr_cm_event *ev)
 	const struct meet *m = d->meet;
 	const struct meet_flow *f;
 
+	d->called = xr_now_ns();
 	if (d->strangers >= MEET_STRANGERS)
 		return 0;
 	/* a key tells who may; where the network is trusted, it is its addresses that are */
@@ -124,7 +125,7 @@ static void dev_closed(struct xrdma_channel *ch, int error, void *arg)
 	} else {
 		meet_end_free(e);
 		f->end = NULL;
-		meet_call_failed(f, error ? error : -ECONNRESET);
+		meet_call_failed(f, ch->rejected ? -EBUSY : error ? error : -ECONNRESET);
 	}
 }
 

@@ -338,6 +338,7 @@ void xr_channel_event(struct xrdma_channel *ch, const struct xr_cm_event *ev)
 	case XR_CM_UNREACHABLE:
 		/* one that nobody has heard of yet goes without a word */
 		ch->silent |= ch->accepting;
+		ch->rejected = ev->type == XR_CM_REJECTED;
 		xr_channel_fail(ch, ev->status ? ev->status : -ECONNREFUSED);
 		break;
 	case XR_CM_DISCONNECTED:

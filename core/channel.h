@@ -134,6 +134,7 @@ struct xrdma_channel {
 	enum xr_channel_state state;
 	int error;		/* DEAD: why */
 	uint8_t accepting;	/* the peer connected to us */
+	uint8_t rejected;	/* DEAD: somebody was there, and did not want it */
 	uint8_t silent;		/* no callbacks any more */
 	uint8_t draining;	/* DEAD, and the sentinels were posted */
 	uint8_t sentinels;	/* that have not completed */
