@@ -217,6 +217,8 @@ int xr_ep_reg_attach(struct xr_epreg *r, int in_outer);
 /* Out of the inner set and off the lists; the outer one is not touched.  Both locks. */
 void xr_ep_reg_leave(struct xr_epreg *r);
 void xr_ep_link_put(struct xr_epoll *ep, struct xr_eplink *k);
+/* An EPOLLONESHOT in the kernel's hands: 1 fired, 0 armed, -errno. */
+int xr_ep_reg_has_fired(const struct xr_epreg *r);
 /* An inherited epoll file is used by the child: its members go back to TCP. */
 void xr_ep_adopt(struct xr_epoll *ep);
 

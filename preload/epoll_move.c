@@ -332,7 +332,7 @@ static unsigned long long hex_after(const char *line, const char *key, int base)
  * The kernel shows a registration's present mask in /proc/self/fdinfo, and only there.
  * Returns 1 fired, 0 armed, -errno.
  */
-static int reg_has_fired(const struct xr_epreg *r)
+int xr_ep_reg_has_fired(const struct xr_epreg *r)
 {
 	char path[40] = "/proc/self/fdinfo/", num[12], buf[2048], *nl;
 	size_t have = 0, i, d = 0;
@@ -392,7 +392,7 @@ static int reg_check(struct xr_epreg *r, const struct xr_epoll *first)
 	 * A fired one stays fired until the program's next MOD, which waits for our lock.
 	 * An armed one could fire in another thread this very moment.
 	 */
-	e = reg_has_fired(r);
+	e = xr_ep_reg_has_fired(r);
 	if (e == 1)
 		r->fired = 1;
 	return e == 1 ? 0 : e ? e : -EAGAIN;

@@ -11,6 +11,7 @@
 #include "epoll.h"
 #include "hold.h"
 #include "ready.h"
+#include "relay.h"
 
 static struct xr_flow *entry_flow(uintptr_t e)
 {
@@ -159,8 +160,9 @@ uintptr_t xr_fds_dup_begin(int fd, int low)
 	if (xr_unlikely(xr_vfork_depth)) {
 		/* for the program that the child is about to become */
 		if (f && !xr_vfork_is_changed(fd)) {
-			xr_flow_hand_over(f, fd, XR_REASON_RETREAT_CALL, XR_HANDOVER_WAIT_NS);
-			xr_fetch_add(&f->procs, 1);
+			xr_let_go(f, fd, XR_REASON_RETREAT_CALL, XR_HANDOVER_WAIT_NS);
+			if (!xr_vfork_is_changed(fd))
+				xr_fetch_add(&f->procs, 1);
 		}
 		return 0;
 	}
@@ -169,7 +171,12 @@ uintptr_t xr_fds_dup_begin(int fd, int low)
 		xr_fetch_add(&f->priv->fds, 1);
 		/* what stands there goes through stdio and into children */
 		if (low)
-			xr_flow_hand_over(f, fd, XR_REASON_RETREAT_CALL, XR_HANDOVER_WAIT_NS);
+			xr_let_go(f, fd, XR_REASON_RETREAT_CALL, XR_HANDOVER_WAIT_NS);
+		/* another file has taken its place */
+		if (xr_unlikely(xr_fd_entry(fd) != e)) {
+			xr_fds_dup_end(e, fd, -1);
+			return 0;
+		}
 	}
 	return e;
 }
@@ -199,7 +206,7 @@ void xr_fds_dup_end(uintptr_t e, int fd, int newfd)
 		return;
 	}
 	if (f && newfd <= STDERR_FILENO)
-		xr_flow_hand_over(f, newfd, XR_REASON_RETREAT_CALL, XR_HANDOVER_WAIT_NS);
+		xr_let_go(f, newfd, XR_REASON_RETREAT_CALL, XR_HANDOVER_WAIT_NS);
 }
 
 /*

@@ -239,6 +239,8 @@ int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_re
 int xr_flow_hand_over(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns);
 /* The same where nothing else can be done: what is missing then is counted, and they stop. */
 void xr_flow_let_go(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns);
+/* 1: nobody at the other end will do anything for this flow any more. */
+int xr_flow_alone(struct xr_flow *f, int fd);
 #define XR_HANDOVER_WAIT_NS	1000000000ull	/* for all flows of a call together */
 
 /* ---- readiness ----------------------------------------------------------- */

@@ -212,7 +212,8 @@ void xr_flow_last_close(struct xr_flow *f, int fd)
 	if (f->link && f->owner_pid == xr_getpid()) {
 		if (xr_flow_holders(f) == 1)
 			soon = close_sole(f, fd);
-		else if (xr_load_relaxed(&f->path) & XR_PATH_FABRIC)
+		else if (f->reason != XR_REASON_SUBSTITUTED &&
+			 (xr_load_relaxed(&f->path) & XR_PATH_FABRIC))
 			/* others hold the socket: they and the kernel decide when it ends */
 			xr_flow_retreat_as(f, fd, XR_REASON_FORKED, XR_RETREAT_EITHER, 0);
 	}

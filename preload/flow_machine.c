@@ -373,7 +373,7 @@ static int retreat_unread(struct xr_flow *f)
  * Nobody at the other end will do anything for this flow any more.  A FIN comes from one who has
  * closed or died, as long as bytes of his lie here: none goes out before they are read.
  */
-static int retreat_alone(struct xr_flow *f, int fd)
+int xr_flow_alone(struct xr_flow *f, int fd)
 {
 	return (xr_flow_peer_state(f) & XR_DIR_CLOSED) || xr_shm_link_progress(f->link) != 0 ||
 	       (f->rx_state == XR_RX_RING && xr_ksock_poll(fd, POLLRDHUP) & (POLLRDHUP | POLLERR));
@@ -416,7 +416,7 @@ static void retreat_wait(struct xr_flow *f, int fd, struct retreat_missing *m, u
 								(m->late || m->unread ? POLLIN : 0)) };
 		struct timespec ts = { 0, 10000000 };
 
-		alone = retreat_alone(f, fd);
+		alone = xr_flow_alone(f, fd);
 		if (!alone)
 			xr_sys5(SYS_ppoll, &p, 1, &ts, 0, 8);
 		if (xr_lock(&f->tx_lock))

@@ -18,17 +18,6 @@ struct exec_left {
 	struct xr_relay relay;
 };
 
-/* A descriptor of a flow that another one has been substituted for: the same for this one. */
-static int substituted(const struct xr_relay *r, const struct xr_flow *f)
-{
-	uint32_t i;
-
-	for (i = 0; i < r->n; i++)
-		if (r->job[i].f == f)
-			return r->job[i].near;
-	return -1;
-}
-
 /* Rather than a stream with a hole, where no process can carry it. */
 static void reset(int fd)
 {
@@ -41,27 +30,14 @@ static void reset(int fd)
 
 static void to_program(struct exec_left *e, struct xr_flow *f, int fd)
 {
-	int near = substituted(&e->relay, f);
-
-	if (near < 0) {
-		if (!xr_flow_hand_over(f, fd, XR_REASON_EXEC, xr_ns_left(e->end)))
-			return;
-		/* a vfork child has the table of its parent, which goes on */
-		near = xr_vfork_depth ? -EPERM : xr_relay_add(&e->relay, f, fd);
-	}
-	if (near < 0) {
-		xr_flow_let_go(f, fd, XR_REASON_EXEC, 0);
-		if (!xr_vfork_depth)
-			reset(fd);
+	/* from here on it is no flow: if exec fails the program goes on with what takes its place */
+	if (!xr_flow_hand_over(f, fd, XR_REASON_EXEC, xr_ns_left(e->end)) ||
+	    !xr_relay_add(&e->relay, f, fd))
 		return;
-	}
-	/* from here on it is no flow: if exec fails the program goes on with the local stream */
-	if (xr_fd_swap(fd, (uintptr_t)f | XR_FD_FLOW, NULL, XR_FD_NONE)) {
-		long fl = xr_sys3(SYS_fcntl, fd, F_GETFL, 0);
-
-		xr_sys3(SYS_dup3, near, fd, 0);
-		xr_sys3(SYS_fcntl, fd, F_SETFL, fl & O_NONBLOCK);
-	}
+	xr_flow_let_go(f, fd, XR_REASON_EXEC, 0);
+	/* a vfork child has the connection of its parent, which goes on */
+	if (!xr_vfork_depth)
+		reset(fd);
 }
 
 /* A flow made by another process, of which this one has a single descriptor, closed by exec. */
@@ -125,7 +101,6 @@ static void exec_ask(void *arg, int fd, uintptr_t entry)
 void xr_exec_begin(void)
 {
 	struct exec_left e = { .care.n = 0, .relay.n = 0 };
-	uint32_t i;
 
 	xr_fork_check();
 	if (!xr_vfork_depth)
@@ -133,8 +108,6 @@ void xr_exec_begin(void)
 	xr_fd_each(exec_ask, NULL);
 	e.end = xr_now_ns() + XR_HANDOVER_WAIT_NS;
 	xr_fd_each(exec_one, &e);
-	for (i = 0; i < e.relay.n; i++)
-		xr_sys1(SYS_close, e.relay.job[i].near);
 	xr_relay_run(&e.relay);
 	xr_care_run(&e.care, XR_CARE_SOON_NS);
 }

@@ -5,6 +5,7 @@
  */
 #include "hook.h"
 #include <sys/stat.h>
+#include "relay.h"
 #include "user.h"
 
 #define PIECE		(128u << 10)
@@ -183,8 +184,10 @@ XR_HOOK ssize_t splice(int in, off64_t *off_in, int out, off64_t *off_out, size_
 {
 	struct xr_flow *src = xr_hook_flow(in), *dst = xr_hook_flow(out);
 
+	/* what lies unread here the kernel does not know of */
 	if (xr_unlikely(src))
-		xr_flow_stay_tcp(src, in, XR_REASON_RETREAT_CALL);
+		xr_let_go(src, in, XR_REASON_RETREAT_CALL,
+			  src->nonblock ? XR_HANDOVER_WAIT_NS / 10 : XR_HANDOVER_WAIT_NS);
 	if (xr_unlikely(dst) && all_in_kernel(dst, out))
 		return xr_ret(-EAGAIN);
 	return xr_real.splice(in, off_in, out, off_out, len, flags);

@@ -9,10 +9,12 @@
  */
 #include "hook.h"
 #include <string.h>
+#include "relay.h"
 
 struct spawn {
 	const char *command;	/* NULL: any program */
 	uint64_t end;		/* of the wait for peers; 0: none has been waited for */
+	struct xr_relay relay;
 };
 
 /* Does the text hold this number, or a path through which descriptors are listed? */
@@ -37,7 +39,7 @@ static int names_fd(const char *command, int fd)
 	return 0;
 }
 
-/* One wait for all: those that are not waited for any more replay when their peers next call. */
+/* One wait for all. */
 static uint64_t spawn_wait(struct spawn *s)
 {
 	if (!s->end)
@@ -57,30 +59,27 @@ static void spawn_one(void *arg, int fd, uintptr_t entry)
 	if (flags < 0 || flags & FD_CLOEXEC)
 		return;
 	if (!s->command || names_fd(s->command, fd))
-		xr_flow_let_go(f, fd, XR_REASON_EXEC, spawn_wait(s));
+		xr_relay_let_go(&s->relay, f, fd, XR_REASON_EXEC, spawn_wait(s));
+	/* what stands in for it is counted there */
+	if (xr_fd_flow(fd) != f)
+		return;
 	/* an upper bound, never lowered: once is as good as often */
 	if (xr_load_relaxed(&f->procs) == 1)
 		xr_fetch_add(&f->procs, 1);
 }
 
-void xr_spawn_begin(void)
-{
-	struct spawn s = { .command = NULL };
-
-	if (xr_vfork_depth)
-		return;
-	xr_fork_check();
-	xr_fd_each(spawn_one, &s);
-}
-
 void xr_spawn_command(const char *command)
 {
-	struct spawn s = { .command = command ? command : "" };
+	struct spawn s;
 
 	if (xr_vfork_depth)
 		return;
 	xr_fork_check();
+	s.command = command;
+	s.end = 0;
+	s.relay.n = 0;
 	xr_fd_each(spawn_one, &s);
+	xr_relay_run(&s.relay);
 }
 
 XR_HOOK int posix_spawn(pid_t *restrict pid, const char *restrict path,
@@ -88,7 +87,7 @@ XR_HOOK int posix_spawn(pid_t *restrict pid, const char *restrict path,
 			const posix_spawnattr_t *restrict attr, char *const argv[restrict],
 			char *const envp[restrict])
 {
-	xr_spawn_begin();
+	xr_spawn_command(NULL);
 	return xr_real.posix_spawn(pid, path, fa, attr, argv, envp);
 }
 
@@ -97,7 +96,7 @@ XR_HOOK int posix_spawnp(pid_t *restrict pid, const char *restrict file,
 			 const posix_spawnattr_t *restrict attr, char *const argv[restrict],
 			 char *const envp[restrict])
 {
-	xr_spawn_begin();
+	xr_spawn_command(NULL);
 	return xr_real.posix_spawnp(pid, file, fa, attr, argv, envp);
 }
 
@@ -108,8 +107,9 @@ XR_HOOK int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t *fa, int
 
 	if (f && !xr_vfork_depth) {
 		xr_fork_check();
-		xr_flow_let_go(f, fd, XR_REASON_EXEC, XR_HANDOVER_WAIT_NS);
-		xr_fetch_add(&f->procs, 1);
+		xr_let_go(f, fd, XR_REASON_EXEC, XR_HANDOVER_WAIT_NS);
+		if (xr_fd_flow(fd) == f)
+			xr_fetch_add(&f->procs, 1);
 	}
 	return xr_real.posix_spawn_file_actions_adddup2(fa, fd, newfd);
 }
@@ -125,7 +125,7 @@ XR_HOOK FILE *popen(const char *command, const char *mode)
 {
 	FILE *fp;
 
-	xr_spawn_command(command);
+	xr_spawn_command(command ? command : "");
 	fp = xr_real.popen(command, mode);
 	if (fp) {
 		int saved = errno;

@@ -4,6 +4,7 @@
  * passing a hook, so flows that are used that way stay on TCP.
  */
 #include "hook.h"
+#include "relay.h"
 
 static void unhooked(int fd)
 {
@@ -13,7 +14,7 @@ static void unhooked(int fd)
 		return;
 	xr_fork_check();
 	/* the stream's first write must come after all that was written before */
-	xr_flow_let_go(f, fd, XR_REASON_RETREAT_CALL, XR_HANDOVER_WAIT_NS);
+	xr_let_go(f, fd, XR_REASON_RETREAT_CALL, XR_HANDOVER_WAIT_NS);
 }
 
 XR_HOOK FILE *fdopen(int fd, const char *mode)

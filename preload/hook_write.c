@@ -174,60 +174,42 @@ ssize_t xr_hook_sendmsg(struct xr_flow *f, int fd, const struct msghdr *mh, int 
 	return n < 0 ? n : xr_flow_send(f, fd, own, (int)m.msg_iovlen, flags);
 }
 
-/* What goes out instead of descriptors that are not all in their kernel socket. */
-struct passing {
-	struct xr_relay relay;
-	uint8_t control[2048];		/* more descriptors than the kernel lets through fit */
-};
-
-/*
- * A flow whose descriptor leaves for another process must be all in its kernel socket.  Where
- * the peer does not help in time another descriptor leaves: that, or -1.
- */
-static int send_right(int fd, struct passing *p)
+/* A flow whose descriptor leaves for another process must be all in its kernel socket. */
+static void send_right(int fd, struct xr_relay *r)
 {
 	struct xr_flow *f = xr_fd_flow(fd);
-	int near = -1;
 
 	if (!f)
-		return -1;
+		return;
 	xr_fork_check();
-	if (xr_flow_hand_over(f, fd, XR_REASON_PASSED_FD, XR_HANDOVER_WAIT_NS)) {
-		if (p)
-			near = xr_relay_add(&p->relay, f, fd);
-		if (near >= 0)
-			return near;
-		xr_flow_let_go(f, fd, XR_REASON_PASSED_FD, XR_HANDOVER_WAIT_NS);
-	}
-	xr_fetch_add(&f->procs, 1);
-	return -1;
+	xr_relay_let_go(r, f, fd, XR_REASON_PASSED_FD, XR_HANDOVER_WAIT_NS);
+	if (xr_fd_flow(fd) == f)
+		xr_fetch_add(&f->procs, 1);
 }
 
 /* Control data that is not what it should be is the kernel's to refuse. */
-static void send_rights(const struct msghdr *m, struct passing *p)
+static void send_rights(const struct msghdr *m)
 {
 	const uint8_t *control = m->msg_control;
 	size_t off = 0, at;
+	struct xr_relay r;
 	struct cmsghdr c;
 	int passed;
 
-	if (p && (m->msg_controllen > sizeof(p->control) ||
-		  xr_user_get(p->control, control, m->msg_controllen)))
-		p = NULL;
+	r.n = 0;
 	while (off < m->msg_controllen && m->msg_controllen - off >= sizeof(c)) {
 		if (xr_user_get(&c, control + off, sizeof(c)) || c.cmsg_len < CMSG_LEN(0) ||
 		    c.cmsg_len > m->msg_controllen - off)
-			return;
+			break;
 		if (c.cmsg_level == SOL_SOCKET && c.cmsg_type == SCM_RIGHTS)
 			for (at = CMSG_LEN(0); at + sizeof(int) <= c.cmsg_len; at += sizeof(int)) {
 				if (xr_user_get(&passed, control + off + at, sizeof(passed)))
-					return;
-				passed = send_right(passed, p);
-				if (xr_unlikely(passed >= 0))
-					memcpy(p->control + off + at, &passed, sizeof(passed));
+					break;
+				send_right(passed, &r);
 			}
 		off += CMSG_ALIGN(c.cmsg_len);
 	}
+	xr_relay_run(&r);
 }
 
 /* Without an entry in the table there is no flow that could be passed, and no need to look. */
@@ -240,13 +222,12 @@ static int has_control(const struct msghdr *mh)
 }
 
 /* What of a message concerns the kernel: before it is sent by either carrier. */
-static void sendmsg_prepare(struct xr_flow *f, int fd, const struct msghdr *mh, int flags,
-			    struct passing *p)
+static void sendmsg_prepare(struct xr_flow *f, int fd, const struct msghdr *mh, int flags)
 {
 	struct msghdr m;
 
 	if (has_control(mh) && !xr_user_get(&m, mh, sizeof(m)) && m.msg_control) {
-		send_rights(&m, p);
+		send_rights(&m);
 		if (f && !xr_fork_check_fd(fd))
 			xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
 	}
@@ -262,34 +243,9 @@ XR_SLOW ssize_t sendmsg_flow(struct xr_flow *f, int fd, const struct msghdr *mh,
 			   xr_real.sendmsg(fd, mh, flags));
 }
 
-/* With the control data that sendmsg_prepare() has made. */
-XR_SLOW ssize_t sendmsg_passing(int fd, const struct msghdr *mh, int flags, struct passing *p)
-{
-	struct msghdr m;
-	ssize_t n;
-	uint32_t i;
-
-	if (xr_user_get(&m, mh, sizeof(m)))
-		return xr_ret(-EFAULT);
-	m.msg_control = p->control;
-	n = xr_real.sendmsg(fd, &m, flags);
-	for (i = 0; i < p->relay.n; i++)
-		xr_sys1(SYS_close, p->relay.job[i].near);
-	if (n >= 0)
-		xr_relay_run(&p->relay);
-	else
-		xr_relay_drop(&p->relay);
-	return n;
-}
-
 XR_SLOW ssize_t sendmsg_control(struct xr_flow *f, int fd, const struct msghdr *mh, int flags)
 {
-	struct passing p;
-
-	p.relay.n = 0;
-	sendmsg_prepare(f, fd, mh, flags, &p);
-	if (xr_unlikely(p.relay.n))
-		return sendmsg_passing(fd, mh, flags, &p);
+	sendmsg_prepare(f, fd, mh, flags);
 	return xr_likely(!f) ? xr_real.sendmsg(fd, mh, flags) : sendmsg_flow(f, fd, mh, flags);
 }
 
@@ -300,7 +256,7 @@ XR_HOOK ssize_t sendmsg(int fd, const struct msghdr *mh, int flags)
 	if (xr_unlikely(has_control(mh)))
 		return sendmsg_control(f, fd, mh, flags);
 	if (xr_unlikely(flags & XR_SEND_KERNEL))
-		sendmsg_prepare(f, fd, mh, flags, NULL);
+		sendmsg_prepare(f, fd, mh, flags);
 	return xr_likely(!f) ? xr_real.sendmsg(fd, mh, flags) : sendmsg_flow(f, fd, mh, flags);
 }
 
@@ -358,7 +314,7 @@ XR_HOOK int sendmmsg(int fd, struct mmsghdr *vec, unsigned int vlen, int flags)
 	if (!f && !(flags & MSG_FASTOPEN) && !xr_load_relaxed(&xr_user_guarded) && !is_unix(fd))
 		return xr_real.sendmmsg(fd, vec, vlen, flags);
 	for (i = 0; i < vlen && i < IOV_MAX; i++)
-		sendmsg_prepare(f, fd, &vec[i].msg_hdr, flags, NULL);
+		sendmsg_prepare(f, fd, &vec[i].msg_hdr, flags);
 	if (xr_likely(!f))
 		return xr_real.sendmmsg(fd, vec, vlen, flags);
 	return sendmmsg_loop(f, fd, vec, vlen, flags);

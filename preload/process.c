@@ -5,6 +5,7 @@
 #include "control.h"
 #include "log.h"
 #include "ready.h"
+#include "relay.h"
 #include "signals.h"
 
 struct xr_config xr_cfg;
@@ -136,33 +137,38 @@ void xr_process_fork_end(pid_t child)
 struct giving_up {
 	enum xr_reason why;
 	uint64_t end;		/* of the wait for peers */
+	struct xr_relay relay;
 };
 
 static void to_kernel(void *arg, int fd, uintptr_t entry)
 {
-	const struct giving_up *g = arg;
+	struct giving_up *g = arg;
 	struct xr_flow *f = (struct xr_flow *)(entry & ~(uintptr_t)3);
 
 	if ((entry & 3) != XR_FD_FLOW)
 		return;
 	/* all peers are asked before the first is waited for */
 	if (g->end)
-		xr_flow_let_go(f, fd, g->why, xr_ns_left(g->end));
+		xr_relay_let_go(&g->relay, f, fd, g->why, xr_ns_left(g->end));
 	else if (xr_load_acquire(&f->path) & XR_PATH_FABRIC)
 		xr_flow_hand_over(f, fd, g->why, 0);
 }
 
 void xr_process_pass_through(enum xr_reason why)
 {
-	struct giving_up g = { .why = why };
+	struct giving_up g;
 
 	if (xr_vfork_depth)
 		return;
 	xr_fork_check();
 	xr_active = 0;
+	g.why = why;
+	g.end = 0;
+	g.relay.n = 0;
 	xr_fd_each(to_kernel, &g);
 	g.end = xr_now_ns() + XR_HANDOVER_WAIT_NS;
 	xr_fd_each(to_kernel, &g);
+	xr_relay_run(&g.relay);
 	/* after the flows, which may make the segment */
 	process_passed = why;
 	xr_stats_off(why);

@@ -66,9 +66,10 @@ enum xr_reason xr_process_passed(void);
 void xr_exec_begin(void);
 void xr_exec_failed(void);
 
-/* Flows that a program started by this process finds open go back to TCP. */
-void xr_spawn_begin(void);
-/* The same for a shell command, which uses only descriptors that it names. */
+/*
+ * Flows that a program started by this process finds open go back to TCP.  A shell command uses
+ * only descriptors that it names; NULL: any program.
+ */
 void xr_spawn_command(const char *command);
 
 /* The process ends now. */

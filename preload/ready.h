@@ -85,6 +85,21 @@ void xr_epoll_dup(int oldfd, int newfd);
 void xr_epoll_close(int epfd);
 void xr_epoll_flow_closed(struct xr_flow *f);
 /*
+ * Another file is about to take the place of the flow at all of its descriptors: its registrations
+ * are taken out of all sets, and put back for what is found at their numbers then.
+ */
+#define XR_EPOLL_KEPT	16	/* those beyond it are lost */
+struct xr_epoll_kept {
+	uint32_t n;
+	struct {
+		int epfd, fd;
+		uint32_t events;
+		uint64_t data;
+	} reg[XR_EPOLL_KEPT];
+};
+void xr_epoll_flow_take(struct xr_flow *f, struct xr_epoll_kept *kept);
+void xr_epoll_flow_put(const struct xr_epoll_kept *kept);
+/*
  * The flow is about to leave / has come back to the kernel (no lock of the flow is held,
  * xr_flow_link_get works).  attach returns -errno and changes nothing when its
  * registrations cannot be carried: -EINVAL for EPOLLEXCLUSIVE, an inherited epoll file, a

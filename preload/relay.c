@@ -1,59 +1,42 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+/* The process that carries bytes between a connection and what stands in for it: see relay.h. */
 #include "relay.h"
+#include <asm/ioctls.h>
 #include <errno.h>
+#include <linux/sockios.h>
 #include <poll.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include "caretaker.h"
 #include "control.h"
 #include "flow.h"
-#include "log.h"
 #include "mem.h"
+#include "proof.h"
 
 #define RELAY_BUF	65536u
+#define RELAY_NAP_NS	1000000000	/* what no event tells of is looked for so often */
+#define RELAY_SOON_NS	10000000	/* ... and where its end is all that is missing */
 
-/* Bytes in one direction, in the relaying process. */
+enum relay_eof { RELAY_OPEN, RELAY_EOF, RELAY_RESET };
+
+/* Bytes in one direction. */
 struct relay_pipe {
 	uint8_t *buf;
 	size_t at, end;
-	int eof;		/* nothing more comes in */
-	int over;		/* and all of it, and the end, went out */
+	enum relay_eof eof;	/* nothing more comes in */
+	int over;		/* and all of it, and the end, went out, or has nowhere to go */
 };
 
 struct relay {
 	struct xr_flow *f;
 	int fd, far;
-	uint64_t closed;	/* when the program had gone, ns; 0: not yet */
+	int tcp;			/* far is; then the program's end is near */
+	struct xr_tuple near;
+	uint64_t closed;		/* when the program had gone, ns; 0: not yet */
+	uint64_t looked;		/* ... and when that was looked for, where nothing tells of it */
 	struct relay_pipe down, up;	/* from the peer, to the peer */
+	int lost;			/* the peer takes nothing any more */
 };
-
-int xr_relay_add(struct xr_relay *r, struct xr_flow *f, int fd)
-{
-	struct xr_relay_job *j = &r->job[r->n];
-	int pair[2];
-	long e;
-
-	if (r->n == XR_RELAY_JOBS)
-		return -EMFILE;
-	e = xr_sys4(SYS_socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair);
-	if (e < 0)
-		return (int)e;
-	e = xr_sys3(SYS_fcntl, fd, 1030 /* F_DUPFD_CLOEXEC */, 3);
-	if (e < 0) {
-		xr_sys1(SYS_close, pair[0]);
-		xr_sys1(SYS_close, pair[1]);
-		return (int)e;
-	}
-	*j = (struct xr_relay_job){ .f = f, .fd = (int)e, .near = pair[0], .far = pair[1] };
-	r->n++;
-	f->reason = XR_REASON_SUBSTITUTED;
-	xr_stats_reason(XR_REASON_SUBSTITUTED);
-	xr_stats_flow_reason(f->st, XR_REASON_SUBSTITUTED);
-	return j->near;
-}
-
-/* ---- the process ------------------------------------------------------------ */
 
 static ssize_t relay_recv(struct relay *r, void *buf, size_t n)
 {
@@ -87,7 +70,10 @@ static int relay_failed(ssize_t n)
 	return n < 0 && n != -EAGAIN && n != -EINTR;
 }
 
-/* As far as it goes without waiting.  What poll(2) is to wait for comes back in *in and *out; -1: broken. */
+/*
+ * As far as it goes without waiting.  What poll(2) is to wait for comes back in *in and *out; -1:
+ * the program has gone, and with it the reader of what is left.
+ */
 static int relay_down(struct relay *r, short *in, short *out)
 {
 	struct relay_pipe *p = &r->down;
@@ -107,24 +93,24 @@ static int relay_down(struct relay *r, short *in, short *out)
 			continue;
 		}
 		if (p->eof) {
-			xr_sys2(SYS_shutdown, r->far, SHUT_WR);
+			if (p->eof == RELAY_EOF)
+				xr_sys2(SYS_shutdown, r->far, SHUT_WR);
 			p->over = 1;
 			break;
 		}
 		n = relay_recv(r, p->buf, RELAY_BUF);
-		if (relay_failed(n))
-			return -1;
-		if (n < 0) {
+		if (n < 0 && !relay_failed(n)) {
 			*in |= POLLIN;
 			return 0;
 		}
 		p->at = 0;
-		p->end = (size_t)n;
-		p->eof = !n;
+		p->end = n > 0 ? (size_t)n : 0;
+		p->eof = n > 0 ? RELAY_OPEN : n ? RELAY_RESET : RELAY_EOF;
 	}
 	return 0;
 }
 
+/* The same, of the peer.  -1: the program has reset the connection. */
 static int relay_up(struct relay *r, short *in, short *out)
 {
 	struct relay_pipe *p = &r->up;
@@ -133,8 +119,12 @@ static int relay_up(struct relay *r, short *in, short *out)
 	while (!p->over) {
 		if (p->at < p->end) {
 			n = relay_send(r, p->buf + p->at, p->end - p->at);
-			if (relay_failed(n))
-				return -1;
+			if (relay_failed(n)) {
+				/* what comes from there still counts */
+				r->lost = 1;
+				p->over = 1;
+				break;
+			}
 			if (n < 0) {
 				*out |= POLLOUT;
 				return 0;
@@ -142,7 +132,14 @@ static int relay_up(struct relay *r, short *in, short *out)
 			p->at += (size_t)n;
 			continue;
 		}
+		if (p->eof == RELAY_RESET)
+			return -1;
 		if (p->eof) {
+			/* before its FIN all that was sent must be in the kernel */
+			if (xr_flow_owes(r->f, r->fd) & POLLOUT) {
+				*out |= POLLOUT;
+				return 0;
+			}
 			relay_shut(r);
 			p->over = 1;
 			break;
@@ -152,10 +149,9 @@ static int relay_up(struct relay *r, short *in, short *out)
 			*in |= POLLIN;
 			return 0;
 		}
-		/* closed with bytes unread shows as an error here, and is an end to the peer as well */
 		p->at = 0;
 		p->end = n > 0 ? (size_t)n : 0;
-		p->eof = n <= 0;
+		p->eof = n > 0 ? RELAY_OPEN : n ? RELAY_RESET : RELAY_EOF;
 	}
 	return 0;
 }
@@ -169,75 +165,123 @@ static void relay_end(struct relay *r)
 	r->f = NULL;
 }
 
+static void relay_reset(int fd)
+{
+	static const struct linger rst = { 1, 0 };
+
+	xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
+}
+
+/* Nobody has the program's end of it: the kernel shows no file for the socket, or no socket. */
+static int relay_orphaned(struct relay *r)
+{
+	struct xr_sock_ident id;
+	uint64_t now;
+	int e;
+
+	if (!r->tcp || !r->up.eof)
+		return 0;
+	now = xr_now_ns();
+	if (now - r->looked < RELAY_NAP_NS / 2)
+		return 0;
+	r->looked = now;
+	e = xr_proof_lookup(&r->near, &id);
+	return e == -ENOENT || (!e && !id.inode);
+}
+
 /* The program has gone altogether: nobody reads what the peer may send yet. */
 static int relay_closed(struct relay *r)
 {
-	if (!(xr_ksock_poll(r->far, 0) & POLLHUP))
-		return 0;
-	if (!r->closed)
+	if (!r->closed && ((xr_ksock_poll(r->far, 0) & POLLHUP) || relay_orphaned(r)))
 		r->closed = xr_now_ns();
-	return 1;
+	return r->closed != 0;
 }
 
 /* The program has gone, and the peer takes nothing: as long as a caretaker waits, no longer. */
 static int relay_expired(struct relay *r)
 {
-	static const struct linger rst = { 1, 0 };
-
 	if (!relay_closed(r) || xr_now_ns() - r->closed < XR_CARE_NS)
 		return 0;
-	xr_sys5(SYS_setsockopt, r->fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
+	relay_reset(r->fd);
 	xr_stats_add(XR_STAT_UNDELIVERED, 1);
 	return 1;
 }
 
-static struct pollfd relay_wants(int fd, int events)
+/*
+ * The peer has gone, not by an end alone.  1: the program has, or can get, all that came before,
+ * and the reset after it.
+ */
+static int relay_peer_gone(struct relay *r)
 {
-	return (struct pollfd){ .fd = events ? fd : -1, .events = (short)events };
+	int left = 0;
+
+	if (!r->down.over || (!r->lost && r->down.eof != RELAY_RESET))
+		return 0;
+	if (!relay_closed(r) && r->tcp && !xr_sys3(SYS_ioctl, r->far, SIOCOUTQ, &left) && left > 0)
+		return 0;
+	relay_reset(r->far);
+	return 1;
+}
+
+/* One step of one of them.  What to wait for; 1: it is over. */
+static int relay_step(struct relay *r, struct pollfd p[2], long *nap)
+{
+	short from_peer = 0, to_prog = 0, from_prog = 0, to_peer = 0;
+	uint32_t owes;
+
+	if (relay_down(r, &from_peer, &to_prog) || relay_up(r, &from_prog, &to_peer)) {
+		relay_reset(r->fd);
+		return 1;
+	}
+	if (relay_expired(r) || relay_peer_gone(r))
+		return 1;
+	owes = xr_flow_owes(r->f, r->fd);
+	if (r->up.over && !r->lost && (r->down.over || r->closed) && !owes)
+		return 1;
+	from_peer |= (short)owes;
+	p[0] = (struct pollfd){ .fd = from_peer | to_peer ? r->fd : -1,
+				.events = (short)(from_peer | to_peer) };
+	p[1] = (struct pollfd){ .fd = to_prog | from_prog ? r->far : -1,
+				.events = (short)(to_prog | from_prog) };
+	/* a hang-up stands for ever: it is looked for only where it says something new */
+	if (r->up.over && !r->down.over && !r->closed)
+		p[1].fd = r->far;
+	if (r->down.over && (r->lost || r->down.eof == RELAY_RESET))
+		*nap = RELAY_SOON_NS;
+	return 0;
 }
 
 static void relay_serve(struct relay *r, uint32_t n)
 {
 	struct pollfd p[2 * XR_RELAY_JOBS];
-	struct timespec ts;
 	uint32_t i, k;
 
 	for (;;) {
-		for (i = 0, k = 0; i < n; i++) {
-			short from_peer = 0, to_prog = 0, from_prog = 0, to_peer = 0;
+		struct timespec ts = { 0, RELAY_NAP_NS - 1 };
 
+		for (i = 0, k = 0; i < n; i++) {
 			if (!r[i].f)
 				continue;
-			if (relay_down(&r[i], &from_peer, &to_prog) ||
-			    relay_up(&r[i], &from_prog, &to_peer) ||
-			    relay_expired(&r[i]) ||
-			    (r[i].up.over && (r[i].down.over || relay_closed(&r[i])) &&
-			     !xr_flow_owes(r[i].f, r[i].fd))) {
+			if (relay_step(&r[i], p + k, &ts.tv_nsec))
 				relay_end(&r[i]);
-				continue;
-			}
-			/* a hang-up stands for ever: it is looked for only where it says something new */
-			p[k++] = relay_wants(r[i].fd, from_peer | to_peer);
-			p[k++] = relay_wants(r[i].far, to_prog | from_prog);
-			/* by then it says that the program has closed its end, and we go */
-			if (r[i].up.over)
-				p[k - 1].fd = r[i].far;
+			else
+				k += 2;
 		}
 		if (!k)
 			return;
-		/* the system call leaves the rest of the time there */
-		ts = (struct timespec){ 1, 0 };
 		xr_sys5(SYS_ppoll, p, k, &ts, 0, 8);
 	}
 }
 
-static void relay_child(void *arg)
+void xr_relay_child(void *arg)
 {
 	struct xr_relay *jobs = arg;
 	struct relay *r = xr_map_private(sizeof(*r) * XR_RELAY_JOBS);
+	struct xr_tuple t;
 	uint32_t i;
 
 	xr_control_forked();
+	xr_proof_forked();
 	for (i = 0; r && i < jobs->n; i++) {
 		uint8_t *buf = xr_map_private(2 * RELAY_BUF);
 
@@ -246,39 +290,11 @@ static void relay_child(void *arg)
 		r[i] = (struct relay){ .f = jobs->job[i].f, .fd = jobs->job[i].fd,
 				       .far = jobs->job[i].far, .down.buf = buf,
 				       .up.buf = buf + RELAY_BUF };
+		if (!xr_tuple_get(r[i].far, &t, NULL, NULL)) {
+			r[i].tcp = 1;
+			xr_tuple_mirror(&r[i].near, &t);
+		}
 	}
 	if (r)
 		relay_serve(r, jobs->n);
-}
-
-void xr_relay_drop(struct xr_relay *r)
-{
-	uint32_t i;
-
-	for (i = 0; i < r->n; i++) {
-		xr_sys1(SYS_close, r->job[i].fd);
-		xr_sys1(SYS_close, r->job[i].far);
-	}
-	r->n = 0;
-}
-
-void xr_relay_run(struct xr_relay *r)
-{
-	int keep[2 * XR_RELAY_JOBS];
-	uint32_t i, k = 0;
-
-	if (!r->n)
-		return;
-	for (i = 0; i < r->n; i++) {
-		keep[k++] = r->job[i].fd;
-		keep[k++] = r->job[i].far;
-		xr_fetch_add(&r->job[i].f->procs, 1);
-	}
-	if (xr_care_spawn("xrdma-relay", keep, k, relay_child, r)) {
-		xr_error("no process to carry %u connections that are handed over: they end", r->n);
-		xr_stats_add(XR_STAT_UNDELIVERED, r->n);
-		for (i = 0; i < r->n; i++)
-			xr_fetch_sub(&r->job[i].f->procs, 1);
-	}
-	xr_relay_drop(r);
 }

@@ -83,14 +83,15 @@ static void reply(const char *text, size_t len)
 static void run(struct call *k)
 {
 	static const struct command *const tables[] = { io_commands, sys_commands,
-							 load_commands, shape_commands };
+							 load_commands, shape_commands,
+							 hand_commands };
 	const struct command *c = NULL;
 	char text[sizeof(k->extra) + 100];
 	double t;
 	long ret;
 	int e;
 
-	for (int i = 0; i < 4 && !c; i++)
+	for (size_t i = 0; i < sizeof(tables) / sizeof(*tables) && !c; i++)
 		for (const struct command *p = tables[i]; p->name && !c; p++)
 			if (!strcmp(p->name, k->argv[0]))
 				c = p;

@@ -32,7 +32,7 @@ struct command {
 	long (*fn)(struct call *k);
 };
 
-extern const struct command io_commands[], load_commands[], shape_commands[],
+extern const struct command hand_commands[], io_commands[], load_commands[], shape_commands[],
 	sys_commands[];
 
 long long arg(const struct call *k, int i);

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Ways in which a connection gets to code that makes its own system calls. */
+#include "pattern.h"
+#include "xrsh.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+static long status_of(int e, pid_t pid)
+{
+	int status;
+
+	if (e) {
+		errno = e;
+		return -1;
+	}
+	return waitpid(pid, &status, 0) == pid ? status : -1;
+}
+
+/* pspawn FD N OUT inherit|dup: a program reads N bytes of FD into the file OUT */
+static long c_pspawn(struct call *k)
+{
+	char text[4096], n[32];
+	char *shell[] = { "bash", "-c", text, NULL }, *head[] = { "head", "-c", n, NULL };
+	posix_spawn_file_actions_t fa;
+	pid_t pid;
+	int e;
+
+	snprintf(n, sizeof(n), "%lld", arg(k, 2));
+	snprintf(text, sizeof(text), "exec head -c %s <&%lld >%s", n, arg(k, 1), k->argv[3]);
+	if (*k->argv[4] == 'i') {
+		e = posix_spawnp(&pid, "bash", NULL, NULL, shell, environ);
+		return status_of(e, pid);
+	}
+	fcntl(arg(k, 1), F_SETFD, FD_CLOEXEC);
+	posix_spawn_file_actions_init(&fa);
+	posix_spawn_file_actions_adddup2(&fa, arg(k, 1), 0);
+	posix_spawn_file_actions_addopen(&fa, 1, k->argv[3], O_WRONLY | O_CREAT | O_TRUNC, 0600);
+	e = posix_spawnp(&pid, "head", &fa, NULL, head, environ);
+	posix_spawn_file_actions_destroy(&fa);
+	return status_of(e, pid);
+}
+
+/* vspawn FD N OUT: the same by vfork, dup2 and exec */
+static long c_vspawn(struct call *k)
+{
+	int fd = arg(k, 1), out = open(k->argv[3], O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	char n[32];
+	pid_t pid;
+	long r;
+
+	snprintf(n, sizeof(n), "%lld", arg(k, 2));
+	pid = vfork();
+	if (!pid) {
+		dup2(fd, 0);
+		dup2(out, 1);
+		execlp("head", "head", "-c", n, (char *)NULL);
+		_exit(127);
+	}
+	r = status_of(pid < 0 ? errno : 0, pid);
+	close(out);
+	return r;
+}
+
+static long check(struct call *k, const uint8_t *b, size_t n)
+{
+	size_t good = pattern_check(arg(k, 3), arg(k, 4), b, n);
+
+	extra(k, good == n ? " ok" : " bad at %zu", good);
+	return n;
+}
+
+/* fread FD N KEY OFF: a stream of stdio's on a duplicate */
+static long c_fread(struct call *k)
+{
+	size_t n = arg(k, 2);
+	uint8_t *b = malloc(n);
+	FILE *f = fdopen(dup(arg(k, 1)), "r");
+
+	if (!f)
+		return -1;
+	setvbuf(f, NULL, _IONBF, 0);
+	n = fread(b, 1, n, f);
+	fclose(f);
+	return check(k, b, n);
+}
+
+/* fread0 FD N KEY OFF: as standard input, which is put back afterwards */
+static long c_fread0(struct call *k)
+{
+	size_t n = arg(k, 2);
+	uint8_t *b = malloc(n);
+	int old = fcntl(0, F_DUPFD_CLOEXEC, 3);
+	FILE *f;
+
+	if (dup2(arg(k, 1), 0))
+		return -1;
+	f = fdopen(0, "r");
+	setvbuf(f, NULL, _IONBF, 0);
+	n = fread(b, 1, n, f);
+	dup2(old, 0);
+	close(old);
+	return check(k, b, n);
+}
+
+/* sendfd2 SOCKET FD: by sendmmsg, in the second of two messages */
+static long c_sendfd2(struct call *k)
+{
+	char c = 'x', control[CMSG_SPACE(sizeof(int))] = {};
+	struct iovec v = { &c, 1 };
+	struct mmsghdr m[2] = { { .msg_hdr = { .msg_iov = &v } },
+				{ .msg_hdr = { .msg_iov = &v,
+					       .msg_iovlen = 1,
+					       .msg_control = control,
+					       .msg_controllen = sizeof(control) } } };
+	struct cmsghdr *h = CMSG_FIRSTHDR(&m[1].msg_hdr);
+	int fd = arg(k, 2);
+
+	h->cmsg_level = SOL_SOCKET;
+	h->cmsg_type = SCM_RIGHTS;
+	h->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(h), &fd, sizeof(int));
+	return sendmmsg(arg(k, 1), m, 2, 0) - 2;
+}
+
+const struct command hand_commands[] = {
+	{ "pspawn", 4, c_pspawn },
+	{ "vspawn", 3, c_vspawn },
+	{ "fread", 4, c_fread },
+	{ "fread0", 4, c_fread0 },
+	{ "sendfd2", 2, c_sendfd2 },
+	{},
+};
