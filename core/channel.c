@@ -19,28 +19,6 @@ static uint32_t pow2(uint32_t n)
 	return p;
 }
 
-static int channel_receives(struct xrdma_channel *ch)
-{
-	uint32_t i;
-	int r;
-
-	for (i = 0; i < ch->nin; i++) {
-		r = 0;
-		if (!ch->ctx->byref)
-			r = xr_pool_get(&ch->ctx->pool, XR_MSG_EAGER_MAX, &ch->in[i].buf);
-		if (!r)
-			r = xr_channel_post_recv(ch, i);
-		if (r)
-			return r;
-	}
-	for (i = 0; i < XR_WINDOW_CTL; i++) {
-		r = xr_pool_get(&ch->ctx->pool, sizeof(struct xr_msg_hdr), &ch->ctl[i]);
-		if (r)
-			return r;
-	}
-	return 0;
-}
-
 /* A channel whose QP is in INIT, with all of its receives posted. */
 static int channel_new(struct xrdma_context *ctx, struct xrdma_channel **out)
 {
@@ -50,36 +28,35 @@ static int channel_new(struct xrdma_context *ctx, struct xrdma_channel **out)
 				   .rnr_retry = ctx->rnr_retry,
 				   .tos = (uint8_t)ctx->option[XRDMA_OPT_TOS],
 				   .detect_ms = (uint32_t)ctx->option[XRDMA_OPT_DETECT_MS] };
-	int r = -ENOMEM;
+	int r = -ENOMEM, i;
 
 	if (!ch)
 		return r;
 	ch->ctx = ctx;
-	ch->nin = msgs + XR_WINDOW_CTL;
+	ch->most = msgs;
 	ch->own_bytes = ctx->option[XRDMA_OPT_WINDOW_BYTES];
 	ch->own_max = xr_context_max_msg(ctx);
-	ch->out_mask = ring - 1;
-	ch->arr_mask = pow2(ch->nin) - 1;
+	ch->out_most = ring;
+	ch->arr_mask = pow2(msgs + XR_WINDOW_CTL) - 1;
 	ch->rd_max = ctx->caps.max_rd_atomic < XR_READ_MAX ? ctx->caps.max_rd_atomic : XR_READ_MAX;
-	/* written before they are read, by number */
-	ch->charge = malloc(XR_WINDOW_MAX_MSGS * sizeof(*ch->charge));
-	ch->out = malloc(ring * sizeof(*ch->out));
-	ch->in = calloc(ch->nin, sizeof(*ch->in));
 	ch->arrived = calloc((size_t)ch->arr_mask + 1, sizeof(*ch->arrived));
 	/* a ring of messages, and what needs no credit; rnr_retry is 0: receives never run out */
-	attr.sq_depth = ring + ch->rd_max + XR_WINDOW_CTL + XR_ONE_MAX + 1 + SENTINEL;
-	attr.rq_depth = ch->nin + SENTINEL;
+	attr.sq_depth = ring + ch->rd_max + XR_WINDOW_CTL + XR_ONE_MAX + XR_CHANNEL_FILLS + 1 + SENTINEL;
+	/* two banks */
+	attr.rq_depth = 2 * (msgs + XR_WINDOW_CTL) + SENTINEL;
 	ch->attr = attr;
 	/* never 0: that is none */
 	do
 		ch->generation = ++ctx->generation & XR_GENERATIONS;
 	while (!ch->generation);
-	if (ch->charge && ch->out && ch->in && ch->arrived)
+	if (ch->arrived && !xr_channel_ring(ch, XR_CHANNEL_REST < ring ? XR_CHANNEL_REST : ring))
 		r = xr_qpcache_get(&ctx->qps, &attr, ctx->qps.quarantine ? xr_now_ns() : 0, &ch->qp);
 	if (!r) {
 		ch->qp->user = ch;
-		r = channel_receives(ch);
+		r = xr_bank_first(ch);
 	}
+	for (i = 0; i < 2 && !r; i++)
+		r = xr_pool_get(&ctx->pool, XR_WINDOW_CTL / 2 * sizeof(struct xr_msg_hdr), &ch->ctl[i]);
 	if (r) {
 		xr_channel_free(ch);
 		return r;
@@ -98,13 +75,11 @@ static void channel_link(struct xrdma_channel *ch)
 void xr_channel_free(struct xrdma_channel *ch)
 {
 	struct xrdma_context *ctx = ch->ctx;
-	uint32_t i;
+	int i;
 
 	if (ch->id)
 		ctx->ops->cm_destroy(ch->id);
-	for (i = 0; ch->in && i < ch->nin; i++)
-		if (ch->in[i].ref && ch->qp)
-			ctx->ops->recv_release(ch->qp, ch->in[i].ref);
+	xr_bank_let_go(ch);
 	/* the device touches no buffer of a QP that is gone, or drained */
 	if (ch->qp && ch->draining && !ch->sentinels)
 		xr_qpcache_put(&ctx->qps, ch->qp, &ch->attr, ctx->qps.quarantine ? xr_now_ns() : 0);
@@ -115,10 +90,8 @@ void xr_channel_free(struct xrdma_channel *ch)
 	xr_onesided_end(ch);
 	for (; ch->released != ch->queued; ch->released++)
 		xr_channel_release(ch, &ch->out[ch->released & ch->out_mask]);
-	for (i = 0; ch->in && i < ch->nin; i++)
-		if (ch->in[i].buf.addr)
-			xr_pool_put(&ctx->pool, &ch->in[i].buf);
-	for (i = 0; i < XR_WINDOW_CTL; i++)
+	xr_bank_free(ch);
+	for (i = 0; i < 2; i++)
 		if (ch->ctl[i].addr)
 			xr_pool_put(&ctx->pool, &ch->ctl[i]);
 	if (ch->rd.addr)
@@ -129,7 +102,6 @@ void xr_channel_free(struct xrdma_channel *ch)
 		xr_adapt_acked(&ctx->fetch, ch->rx.inflight, 0, 0);
 	free(ch->charge);
 	free(ch->out);
-	free(ch->in);
 	free(ch->arrived);
 	free(ch);
 }
@@ -178,9 +150,10 @@ static void hello_fill(const struct xrdma_channel *ch, uint32_t first, struct xr
 	memset(h, 0, sizeof(*h));
 	h->magic = XR_CHANNEL_MAGIC;
 	h->version = XR_CHANNEL_VERSION;
-	h->msgs = (uint32_t)ctx->option[XRDMA_OPT_WINDOW_MSGS];
+	h->most = (uint16_t)ch->most;
+	h->grant = xr_bank_grant(ch);
 	h->first = first;
-	h->bytes = ctx->option[XRDMA_OPT_WINDOW_BYTES];
+	h->bytes = ch->own_bytes;
 	h->max_msg = xr_context_max_msg(ctx);
 	h->generation = ch->generation;
 	h->answers = ch->peer_generation;
@@ -213,6 +186,7 @@ static void channel_network(struct xrdma_channel *ch, uint64_t bytes)
 /* Takes over what the peer grants; it was written by a stranger. */
 static int channel_hello(struct xrdma_channel *ch, const struct xr_cm_event *ev, uint32_t *first)
 {
+	uint32_t ring, rest;
 	struct xr_hello h;
 
 	if (ev->len < sizeof(h))
@@ -223,8 +197,16 @@ static int channel_hello(struct xrdma_channel *ch, const struct xr_cm_event *ev,
 		return -EPROTO;
 	if (h.bytes && h.bytes <= XR_WINDOW_MAX_BYTES)
 		channel_network(ch, h.bytes);
-	if (xr_window_init(&ch->win, h.first, h.msgs, h.bytes, ch->nin - XR_WINDOW_CTL,
-			   ch->own_bytes, ch->charge, XR_WINDOW_MAX_MSGS))
+	if (!h.most || h.most > XR_WINDOW_MAX_MSGS)
+		return -EPROTO;
+	/* written before they are read, by number */
+	ring = pow2(h.most);
+	ch->charge = malloc(ring * sizeof(*ch->charge));
+	if (!ch->charge)
+		return -ENOMEM;
+	rest = XR_GRANT_MSGS(xr_bank_grant(ch));
+	if (xr_window_init(&ch->win, h.first, XR_GRANT_MSGS(h.grant), h.bytes, rest, ch->own_bytes,
+			   ch->charge, ring) || xr_channel_granted(ch, h.grant, 0))
 		return -EPROTO;
 	ch->max_msg = h.max_msg;
 	ch->peer_generation = h.generation;

@@ -7,6 +7,12 @@
  * Messages are delivered in the order they were sent.  The sender's buffer is held until the
  * message is acked and its SEND has completed.
  *
+ * A channel at rest has few and short receives, more and longer ones while there is traffic.  Receives are
+ * used in the order in which they were posted, whatever comes, and nobody can take one back: so they come
+ * in banks.  The next bank is posted behind the one before, and an ACK tells the peer at which of
+ * its SENDs, counted from the first, the new bank begins, what it grants and what its receives
+ * hold.  The peer fills up to there with SENDs of no bytes, and the old bank is empty.
+ *
  * Beside the credits of the peer there is what the network takes (window_adapt.h): a window for what
  * is sent, one for what is READ, and a budget of READs for all channels of a context.
  *
@@ -20,6 +26,7 @@
 #define XR_CHANNEL_H
 
 #include <stdint.h>
+#include "atomic.h"
 #include "context.h"
 #include "mem.h"
 #include "pool.h"
@@ -29,8 +36,11 @@
 #define XR_CHANNEL_EAGER	4096u
 #define XR_CHANNEL_FRAGMENT	65536u
 #define XR_CHANNEL_MAGIC	0x58524348u	/* "XRCH", changes with the layout */
-#define XR_CHANNEL_VERSION	3u
+#define XR_CHANNEL_VERSION	4u
 #define XR_GENERATIONS		0xffffffu
+#define XR_CHANNEL_REST		8u	/* messages that a channel at rest grants */
+#define XR_CHANNEL_LEAN		256u	/* bytes of one of its receives */
+#define XR_CHANNEL_FILLS	8u	/* SENDs of no bytes under way */
 
 enum xr_msg_type { XR_MSG_EAGER = 1, XR_MSG_ANNOUNCE, XR_MSG_ACK, XR_MSG_CLOSE };
 
@@ -38,6 +48,7 @@ enum xr_msg_type { XR_MSG_EAGER = 1, XR_MSG_ANNOUNCE, XR_MSG_ACK, XR_MSG_CLOSE }
 #define XR_MSG_TRACE		1u	/* a trace id follows the header */
 #define XR_MSG_REQUEST		2u
 #define XR_MSG_RESPONSE		4u
+#define XR_MSG_LAST		16u	/* its sender may send no more before it hears of an ack */
 #define XR_MSG_ECE		8u	/* what this end received met congestion */
 
 #define XR_MSG_TRACE_LEN	16u
@@ -54,10 +65,16 @@ struct xr_msg_hdr {
 	uint8_t ctl;		/* control messages received so far */
 	uint32_t seq;		/* data: its number; control: the next one */
 	uint32_t ack;		/* every message before it is processed */
-	uint32_t imm;
-	uint64_t id;
+	uint32_t imm;		/* ACK: XR_GRANT() */
+	uint64_t id;		/* ACK: the SEND of its receiver from which on that holds */
 	uint64_t len;		/* bytes of the message */
 };
+
+/* Messages that a peer may send ahead, and bytes of one that travels in its SEND. */
+#define XR_GRANT(msgs, eager)	((uint32_t)(msgs) | (uint32_t)(eager) << 16)
+#define XR_GRANT_MSGS(g)	((g) & 0xffffu)
+#define XR_GRANT_EAGER(g)	((g) >> 16)
+#define XR_EAGER_LEAST		64u	/* less is not granted */
 
 struct xr_msg_where {
 	uint64_t addr;
@@ -68,8 +85,9 @@ struct xr_msg_where {
 /* Private data of connect and accept: what this end grants. */
 struct xr_hello {
 	uint32_t magic;
-	uint32_t version;
-	uint32_t msgs;
+	uint16_t version;
+	uint16_t most;		/* messages that it may come to grant */
+	uint32_t grant;		/* XR_GRANT() */
 	uint32_t first;		/* both directions start with this number; accept repeats it */
 	uint64_t bytes;
 	uint64_t max_msg;
@@ -96,6 +114,13 @@ struct xr_in {			/* a receive, and the message that came in it */
 	struct xr_msg_where where;
 	uint8_t trace[XR_MSG_TRACE_LEN];
 	const uint8_t *payload;
+};
+
+struct xr_bank {		/* receives that were posted together */
+	struct xr_in *in;	/* NULL: none */
+	uint32_t n;
+	uint32_t left;		/* that are posted, or hold a message */
+	uint32_t size;		/* bytes of each; 0: by reference */
 };
 
 struct xr_call {		/* a request without an answer yet */
@@ -147,17 +172,28 @@ struct xrdma_channel {
 
 	/* send ring, by number & out_mask: released <= una, completed <= snd_nxt <= queued */
 	struct xr_out *out;
-	uint32_t out_mask;
+	uint32_t out_mask, out_most;	/* it grows as it is needed */
 	uint32_t released, completed, queued;
-	/* control messages have buffers of their own; they complete in order */
-	struct xr_buf ctl[XR_WINDOW_CTL];
+	/* control messages have buffers of their own, half in each; they complete in order */
+	struct xr_buf ctl[2];
 	uint32_t ctl_posted, ctl_done;
+	/* the peer's receives: SENDs so far, to be filled up to, and what one may carry before and after */
+	uint32_t sends, fill_to, fills;
+	uint32_t grant, eager, eager_before;
+	uint8_t filling;
 
-	/* receives */
-	struct xr_in *in;
-	uint32_t nin;
+	/* receives; arg of XR_WR_ID_RECV is bank : 16 | index : 16 */
+	struct xr_bank bank[2];
+	uint32_t cur;		/* the other one is being emptied, or none */
+	uint32_t posted, begins;	/* receives so far; the first one of the bank */
+	uint32_t most;		/* messages that this end may come to grant */
+	uint8_t long_wanted;	/* messages come that short receives do not hold */
+	uint8_t grant_due;	/* the peer has not heard of the bank */
+	uint8_t awake;		/* there was traffic: it is to be looked at */
+	uint8_t stirred;	/* since the last look */
+	uint8_t cramped;	/* there was no memory for more: so often it is not asked for */
 	uint8_t owes;		/* a message is done whose sender's memory waits for the ack */
-	/* indexes of messages that are not delivered, in order; OPENING: of whatever came */
+	/* args of messages that are not delivered, in order; OPENING: of whatever came */
 	uint32_t *arrived;
 	uint32_t arr_mask, arr_head, arr_tail;
 
@@ -211,11 +247,64 @@ void xr_channel_post(struct xrdma_channel *ch, const struct xr_send_wr *wr);
 void xr_channel_complete(struct xrdma_channel *ch, const struct xr_wc *wc);
 /* Goes on with whatever waited for memory, credit or queue room. */
 void xr_channel_progress(struct xrdma_channel *ch);
-int xr_channel_post_recv(struct xrdma_channel *ch, uint32_t index);
-/* What arrived before the window was known. */
-void xr_channel_early(struct xrdma_channel *ch);
+/* 1: it is out. 0: its buffers are all under way, try again when one has completed. */
+int xr_channel_control(struct xrdma_channel *ch, enum xr_msg_type type);
 /* Gives back what a message in the send ring holds. */
 void xr_channel_release(struct xrdma_channel *ch, struct xr_out *o);
+/* The send ring for so many messages, a power of two that what is in it fits in.  -ENOMEM. */
+int xr_channel_ring(struct xrdma_channel *ch, uint32_t n);
+/* Buffers that peers are done with are given back. */
+void xr_channel_settle(struct xrdma_channel *ch);
+/* What the peer says of its receives.  -EPROTO. */
+int xr_channel_granted(struct xrdma_channel *ch, uint32_t grant, uint32_t from);
+
+static inline int xr_channel_usable(const struct xrdma_channel *ch)
+{
+	return ch->state == XR_CH_OPEN || ch->state == XR_CH_CLOSING;
+}
+
+/* --- channel_recv.c: what arrives --- */
+
+/* A message, or whatever it is, arrived in this receive. */
+void xr_channel_receive(struct xrdma_channel *ch, uint32_t arg);
+/* What arrived before the window was known. */
+void xr_channel_early(struct xrdma_channel *ch);
+/* Delivers what is complete, in order. */
+void xr_channel_deliver(struct xrdma_channel *ch);
+/* Acks that go alone, and answers to such of the peer. */
+void xr_channel_say(struct xrdma_channel *ch);
+
+/* --- channel_bank.c: receives --- */
+
+/* The first bank, before there is a peer. */
+int xr_bank_first(struct xrdma_channel *ch);
+/* The receive is done with: posted again, or given up with its bank. */
+void xr_bank_repost(struct xrdma_channel *ch, uint32_t arg);
+/* What goes into an ACK, and what is said in the greeting. */
+uint32_t xr_bank_grant(const struct xrdma_channel *ch);
+/* A data message came, announced or not. */
+void xr_bank_traffic(struct xrdma_channel *ch, const struct xr_msg_hdr *h);
+/* Bytes of memory that receives hold. */
+uint64_t xr_bank_bytes(const struct xrdma_channel *ch);
+/* What came by reference is given back, before the queue pair is; and the rest. */
+void xr_bank_let_go(struct xrdma_channel *ch);
+void xr_bank_free(struct xrdma_channel *ch);
+/* Channels without traffic go to rest, when it is time to look. */
+void xr_rest(struct xrdma_context *ctx);
+void xr_rest_wake(struct xrdma_channel *ch);
+
+static inline struct xr_in *xr_bank_in(struct xrdma_channel *ch, uint32_t arg)
+{
+	return &ch->bank[arg >> 16].in[arg & 0xffffu];
+}
+
+static inline void xr_rest_stir(struct xrdma_channel *ch)
+{
+	ch->stirred = 1;
+	if (xr_unlikely(!ch->awake))
+		xr_rest_wake(ch);
+}
+
 /* --- channel_flow.c: what the network takes --- */
 
 /* ns, or 0 where round trips are no signal and nobody needs to know. */
@@ -238,7 +327,7 @@ void xr_channel_idle(struct xrdma_channel *ch);
 /* wr_id is kind : 8 | generation : 24 | argument : 32 */
 enum {
 	XR_WR_ID_RECV = 1, XR_WR_ID_DATA, XR_WR_ID_CTL, XR_WR_ID_FETCH, XR_WR_ID_ONE, XR_WR_ID_PROBE,
-	XR_WR_ID_SENTINEL
+	XR_WR_ID_FILL, XR_WR_ID_SENTINEL
 };
 #define XR_WR_ID(ch, kind, arg)	((uint64_t)(kind) << 56 | (uint64_t)(ch)->generation << 32 | (arg))
 #define XR_WR_GENERATION(id)	((uint32_t)((id) >> 32) & XR_GENERATIONS)

@@ -50,6 +50,7 @@ int xr_context_create(struct xrdma_context **out, const char *device,
 		[XRDMA_OPT_DETECT_MS] = 1000,
 		[XRDMA_OPT_QUEUE_US] = 8,
 		[XRDMA_OPT_FETCH_BYTES] = 64u << 20,
+		[XRDMA_OPT_REST_MS] = 1000,
 	};
 	struct xrdma_context *ctx;
 	const char *what;
@@ -282,6 +283,8 @@ int xr_context_poll(struct xrdma_context *ctx)
 		n = context_events(ctx);
 		if (xr_unlikely(ctx->keepalive))
 			xr_keepalive(ctx);
+		if (ctx->rest)
+			xr_rest(ctx);
 	}
 	n += context_complete(ctx);
 	if (!n && ctx->owing) {

@@ -56,9 +56,10 @@ struct xrdma_context {
 	/* of a user inside the library: 0 refuses a connection before anything is made for it; NULL: none is */
 	int (*admit)(struct xrdma_context *ctx, const struct xr_cm_event *ev);
 	uint32_t rounds;
-	int timer;		/* for keepalive and for pauses, in epoll */
+	int timer;		/* for keepalive, for pauses and for rest, in epoll */
 	uint64_t timer_at;	/* ns: what it is set to */
 	uint64_t keepalive;	/* ns: when to look after the channels again; 0: never */
+	uint64_t rest;		/* ns: when to look for those without traffic; 0: all are at rest */
 	struct xrdma_mem *mems;
 	struct xr_budget budget;	/* READs of all channels */
 	struct xr_adapt fetch;	/* what the network takes of them */

@@ -38,9 +38,15 @@ static void keepalive_look(struct xrdma_channel *ch, uint64_t limit)
 	}
 }
 
+/* 0 is never. */
+static uint64_t sooner(uint64_t a, uint64_t b)
+{
+	return a && (!b || a < b) ? a : b;
+}
+
 int xr_keepalive_timer(struct xrdma_context *ctx)
 {
-	uint64_t at = ctx->pace && (!ctx->keepalive || ctx->pace < ctx->keepalive) ? ctx->pace : ctx->keepalive;
+	uint64_t at = sooner(sooner(ctx->pace, ctx->keepalive), ctx->rest);
 	struct itimerspec it = { .it_value = { (time_t)(at / 1000000000u), (long)(at % 1000000000u) } };
 
 	if (at == ctx->timer_at)

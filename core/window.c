@@ -37,6 +37,22 @@ int xr_window_init(struct xr_window *w, uint32_t first, uint32_t snd_msgs, uint6
 	return 0;
 }
 
+int xr_window_granted(struct xr_window *w, uint32_t msgs)
+{
+	if (!msgs || msgs > w->mask + 1)
+		return -EPROTO;
+	w->snd_msgs = msgs;
+	return 0;
+}
+
+int xr_window_grant(struct xr_window *w, uint32_t msgs)
+{
+	if (!msgs || msgs > XR_WINDOW_MAX_MSGS)
+		return -EINVAL;
+	w->rcv_msgs = msgs;
+	return 0;
+}
+
 int xr_window_open(const struct xr_window *w, uint64_t len)
 {
 	return w->snd_nxt - w->snd_una < w->snd_msgs &&

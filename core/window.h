@@ -60,6 +60,17 @@ struct xr_window {
 int xr_window_init(struct xr_window *w, uint32_t first, uint32_t snd_msgs, uint64_t snd_bytes,
 		   uint32_t rcv_msgs, uint64_t rcv_bytes, uint32_t *charge, uint32_t ring);
 
+/*
+ * The peer grants another number of messages from now on; fewer than are out close it.  -EPROTO: none, or
+ * beyond the ring.
+ */
+int xr_window_granted(struct xr_window *w, uint32_t msgs);
+/*
+ * This end does: more at once, with the receives for them posted; fewer when the peer is known to have
+ * heard of it.  -EINVAL.
+ */
+int xr_window_grant(struct xr_window *w, uint32_t msgs);
+
 /* 1 when a message of len bytes may go now. */
 int xr_window_open(const struct xr_window *w, uint64_t len);
 /* Takes the credits and the next sequence number.  -EAGAIN: closed. */

@@ -32,6 +32,7 @@ int xrdma_set_option(struct xrdma_context *ctx, enum xrdma_option option, uint64
 		[XRDMA_OPT_QP_CACHE] = { 0, 4096 },
 		[XRDMA_OPT_DETECT_MS] = { 10, 60000 },
 		[XRDMA_OPT_TOS] = { 0, 255 },
+		[XRDMA_OPT_REST_MS] = { 0, 3600000 },
 		[XRDMA_OPT_FETCH_BYTES] = { 65536, XR_WINDOW_MAX_BYTES },
 	};
 
@@ -48,7 +49,9 @@ int xrdma_set_option(struct xrdma_context *ctx, enum xrdma_option option, uint64
 	ctx->option[option] = value;
 	if (option == XRDMA_OPT_QP_CACHE)
 		xr_qpcache_limit(&ctx->qps, (uint32_t)value);
-	if (option == XRDMA_OPT_KEEPALIVE_MS)
+	if (option == XRDMA_OPT_REST_MS)
+		ctx->rest = value ? xr_now_ns() : 0;
+	if (option == XRDMA_OPT_KEEPALIVE_MS || option == XRDMA_OPT_REST_MS)
 		return xr_keepalive_set(ctx);
 	if (option == XRDMA_OPT_QUEUE_US || option == XRDMA_OPT_FETCH_BYTES)
 		xr_context_flow(ctx);
@@ -179,8 +182,10 @@ void xrdma_get_context_stats(const struct xrdma_context *ctx, struct xrdma_conte
 	const struct xrdma_channel *ch;
 
 	memset(s, 0, sizeof(*s));
-	for (ch = ctx->channels; ch; ch = ch->next)
+	for (ch = ctx->channels; ch; ch = ch->next) {
 		s->channels++;
+		s->recv_bytes += xr_bank_bytes(ch);
+	}
 	s->qp_hits = ctx->qps.hits;
 	s->qp_misses = ctx->qps.misses;
 	s->qp_cached = ctx->qps.n;
@@ -199,6 +204,8 @@ void xrdma_get_channel_stats(const struct xrdma_channel *ch, struct xrdma_channe
 	stats->queued_msgs = ch->queued - ch->win.snd_nxt;
 	stats->peer_msgs = ch->win.snd_msgs;
 	stats->peer_bytes = ch->win.snd_bytes;
+	stats->recv_msgs = ch->win.rcv_msgs;
+	stats->recv_bytes = xr_bank_bytes(ch);
 	stats->net_bytes = xr_adapt_window(&ch->tx);
 	stats->net_fetch_bytes = xr_adapt_window(&ch->rx);
 	stats->cuts = ch->tx.cuts_rtt + ch->tx.cuts_ecn + ch->tx.cuts_rnr + ch->rx.cuts_rtt + ch->rx.cuts_ecn;

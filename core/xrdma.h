@@ -105,7 +105,7 @@ int xrdma_context_create(struct xrdma_context **ctx, const char *device,
 int xrdma_context_destroy(struct xrdma_context *ctx);
 
 enum xrdma_option {
-	XRDMA_OPT_WINDOW_MSGS,	/* messages that a peer may send ahead: 1..1024, 64 */
+	XRDMA_OPT_WINDOW_MSGS,	/* messages that a peer may send ahead, at most: 1..1024, 64 */
 	XRDMA_OPT_WINDOW_BYTES,	/* bytes of them: 65536..2^31, 8 MiB */
 	XRDMA_OPT_MAX_MSG,	/* bytes of one message: 1..2^30, 64 MiB; never above a quarter of POOL_BYTES */
 	XRDMA_OPT_POOL_BYTES,	/* registered memory of the context: 4 MiB..2^40, 256 MiB */
@@ -122,11 +122,16 @@ enum xrdma_option {
 	XRDMA_OPT_QP_CACHE,	/* queue pairs that are kept for later channels: 0 (none)..4096, 64 */
 	XRDMA_OPT_DETECT_MS,	/* a network: no acknowledgement for so long is the end, ms: 10..60000, 1000 */
 	XRDMA_OPT_TOS,		/* a network: traffic class of packets, DSCP in the upper six bits: 0..255, 0 */
+	/*
+	 * A channel without messages for one to two times so many milliseconds gives back what it had for them,
+	 * and grows again with the next ones: 0 (never)..3600000, 1000.
+	 */
+	XRDMA_OPT_REST_MS,
 	XRDMA_OPT_COUNT
 };
 
 /*
- * The keepalive options and QP_CACHE hold at once, all others for channels that are made afterwards. Preset for
+ * The keepalive options, QP_CACHE and REST_MS hold at once, all others for channels that are made afterwards. Preset for
  * keepalive are 2000 ms and 3 probes, on the shm device 0 and 0: there the kernel tells who died, and a
  * peer that computes is not dead. -EINVAL: unknown or out of range; -EBUSY: POOL_BYTES, QUEUE_US and
  * FETCH_BYTES once there was a channel. The context's thread.
@@ -150,7 +155,8 @@ int xrdma_connect(struct xrdma_context *ctx, const char *name, struct xrdma_chan
 /*
  * Sends a message, in order behind those before. The data is copied, unless msg->mem says that it is
  * registered and len exceeds 4096: then it must not change until `sent`, or the end of the channel.
- * 4096 bytes and less travel in the SEND, more is READ by the peer.
+ * 4096 bytes and less travel in the SEND, more is READ by the peer, which may have receives for less
+ * just after a rest (XRDMA_OPT_REST_MS).
  * -EAGAIN: 128 messages (twice the window, as a power of two) or half of POOL_BYTES wait for the
  * peer: poll and try again; -EMSGSIZE: more than both ends take; -ENOTCONN: not connected yet;
  * -EPIPE: it has ended; -EINVAL: data is not in mem. The context's thread.
@@ -255,6 +261,8 @@ struct xrdma_channel_stats {
 	uint64_t held;			/* times that something waited for that */
 	uint64_t marked, rnr;		/* signals of congestion, and receivers that were not ready */
 	uint64_t cuts;			/* times that net_bytes or net_fetch_bytes were made smaller */
+	uint64_t recv_msgs, recv_bytes;	/* gauges: what this end grants, memory that its receives hold */
+	uint64_t resized, fillers;	/* times that these changed; SENDs of no bytes, for those of the peer */
 	uint64_t rtt_ns;		/* smoothed, from post to completion; 0: not measured (QUEUE_US 0) */
 };
 
@@ -265,6 +273,7 @@ struct xrdma_context_stats {
 	uint64_t qp_dropped;		/* that could not be kept */
 	uint64_t stale;			/* completions of earlier users of a queue pair */
 	uint64_t pool_bytes, pool_buffers;	/* gauges: registered memory, buffers of it in use */
+	uint64_t recv_bytes;		/* gauge: of that memory, what receives hold */
 	uint64_t fetching;		/* gauge: bytes that are being READ */
 };
 

@@ -374,23 +374,29 @@ static int raw_connect(const struct xr_hello *h, uint32_t len)
 	return (int)raw.events[XR_CM_ESTABLISHED];
 }
 
-static const struct xr_hello good = { XR_CHANNEL_MAGIC, XR_CHANNEL_VERSION, 64, 1000, 1u << 20, 1u << 20, 1, 0 };
+static const struct xr_hello good = { XR_CHANNEL_MAGIC, XR_CHANNEL_VERSION, 64, XR_GRANT(64, XR_CHANNEL_EAGER), 1000,
+				      1u << 20, 1u << 20, 1, 0 };
 
 static void nonsense_in_the_greeting(void **state)
 {
-	struct xr_hello h[8] = { good, good, good, good, good, good, good, good };
+	struct xr_hello h[13] = { good, good, good, good, good, good, good, good, good, good, good, good, good };
 	uint32_t i;
 
 	(void)state;
 	h[0].magic++;
 	h[1].version++;
-	h[2].msgs = 0;
-	h[3].msgs = UINT32_MAX;
+	h[2].most = 0;
+	h[3].most = UINT16_MAX;
 	h[4].bytes = 0;
 	h[5].bytes = UINT64_MAX;
 	h[6].max_msg = 0;
 	h[7].generation = 0;
-	for (i = 0; i < 8; i++) {
+	h[8].grant = 0;
+	h[9].grant = XR_GRANT(0, XR_CHANNEL_EAGER);
+	h[10].grant = XR_GRANT(65, XR_CHANNEL_EAGER);
+	h[11].grant = XR_GRANT(64, XR_CHANNEL_EAGER + 1);
+	h[12].grant = XR_GRANT(64, XR_EAGER_LEAST - 1);
+	for (i = 0; i < 13; i++) {
 		assert_int_equal(raw_connect(&h[i], sizeof(h[i])), 0);
 		assert_int_equal(end_close(&raw), 0);
 	}
@@ -410,7 +416,7 @@ static void nonsense_in_messages(void **state)
 	static const struct xr_msg_hdr ok = { .version = XR_CHANNEL_VERSION, .type = XR_MSG_EAGER, .seq = 1000,
 					      .ack = 1000, .len = 100, .imm = 100 };
 	struct { struct xr_msg_hdr h; uint32_t len; } bad[] = {
-		{ ok, 0 }, { ok, 31 }, { ok, 131 }, { ok, 133 }, { ok, 132 }, { ok, 132 }, { ok, 132 },
+		{ ok, 1 }, { ok, 31 }, { ok, 131 }, { ok, 133 }, { ok, 132 }, { ok, 132 }, { ok, 132 },
 		{ ok, 132 }, { ok, 132 }, { ok, 132 }, { ok, 132 }, { ok, 32 }, { ok, 32 }, { ok, 48 },
 		{ ok, 48 }, { ok, 48 },
 	};
@@ -431,7 +437,7 @@ static void nonsense_in_messages(void **state)
 	bad[13].h.type = XR_MSG_ANNOUNCE;
 	bad[13].h.len = UINT64_MAX;
 	bad[14].h.type = XR_MSG_ANNOUNCE;
-	bad[14].h.len = 100;		/* should have been eager */
+	bad[14].h.len = 0;
 	bad[15].h.type = XR_MSG_ANNOUNCE;
 	bad[15].h.len = 5000;		/* and where there is no memory */
 	for (i = 0; i < XR_ARRAY_LEN(bad); i++) {

@@ -524,7 +524,8 @@ static void statistics(void **state)
 	xrdma_get_channel_stats(a.ch, &st);
 	assert_int_equal(st.msgs_received, i + 1);
 	assert_int_equal(st.bytes_received, i * 1000 + 100000);
-	assert_int_equal(st.fetched, 1);
+	/* receives that are short at first have the longer ones announced */
+	assert_true(rig_verbs() ? st.fetched >= 1 && st.fetched <= i : st.fetched == 1);
 }
 
 /* By reference a channel needs no receive buffers; with copies it has its own. */
@@ -538,7 +539,7 @@ static void every_size_with_and_without_copies(void **state)
 		assert_int_equal(xrdma_set_option(a.ctx, XRDMA_OPT_COPY, copy), 0);
 		a.opened = b.opened = a.got = 0;
 		connect_both();
-		assert_int_equal(a.ch->in[0].buf.addr != NULL, copy || rig_verbs());
+		assert_int_equal(a.ch->bank[0].in[0].buf.addr != NULL, copy || rig_verbs());
 		for (i = 0; i < XR_ARRAY_LEN(sizes); i++) {
 			struct xrdma_msg m = text(i, sizes[i]);
 
