@@ -119,6 +119,8 @@ static _Atomic uint32_t mem_nours;
 #define MEM_FD_TOP	8192u	/* fork copies a table as large as the highest number */
 #define MEM_FD_SHARE	8u	/* where the program cannot be spared: this part of its limit, no more */
 
+_Atomic uint32_t xr_fd_press = UINT32_MAX;
+
 /*
  * Numbers at and above the soft limit are none of the program's: the limit is one of numbers,
  * not of files.  So it is lifted for the moment that it takes to get one there.
@@ -148,6 +150,11 @@ static long mem_fd_above(int fd, const struct rlimit *rl)
 	return r;
 }
 
+static uint32_t mem_fd_press(const struct rlimit *rl)
+{
+	return rl->rlim_cur < UINT32_MAX ? (uint32_t)(rl->rlim_cur / 4 * 3) : UINT32_MAX;
+}
+
 /*
  * Candidates are tried downwards from the soft limit, or from MEM_FD_TOP; fcntl(F_DUPFD)
  * alone gives the lowest free number above its argument, so a window that begins near the
@@ -160,13 +167,30 @@ static long mem_fd_below(int fd, const struct rlimit *rl)
 
 	if (rl->rlim_cur < XR_FD_SCARCE || xr_load_relaxed(&mem_nours) >= rl->rlim_cur / MEM_FD_SHARE)
 		return -EMFILE;
+	/* the kernel has just given it out as the lowest that was free */
+	if ((unsigned long)fd >= rl->rlim_cur / 2)
+		return -EMFILE;
 	for (span = 64; ; span *= 2) {
 		long base = top > span ? (long)(top - span) : 3;
 
 		r = xr_sys3(SYS_fcntl, fd, F_DUPFD_CLOEXEC, base);
+		if (r >= 0)
+			xr_store_relaxed(&xr_fd_press, mem_fd_press(rl));
 		if (r != -EMFILE || base == 3)
 			return r;
 	}
+}
+
+int xr_fd_pressed(int fd)
+{
+	struct rlimit rl;
+	uint32_t press;
+
+	if (xr_sys4(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, &rl))
+		return 0;
+	press = mem_fd_press(&rl);
+	xr_store_relaxed(&xr_fd_press, press);
+	return (uint32_t)fd >= press;
 }
 
 int xr_fd_high(int fd)

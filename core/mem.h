@@ -67,11 +67,19 @@ int xr_random(void *p, size_t len);
 /*
  * Moves a descriptor of ours out of the program's way, close-on-exec: to a number that the
  * soft limit keeps from the program, where the hard limit permits that, else to the highest
- * free one below it, up to an eighth of the limit.  Returns the new number (the old one is
- * closed) or -errno with the old one still open.
+ * free one below it, up to an eighth of the limit and while the program uses less than half of it.
+ * Returns the new number (the old one is closed) or -errno with the old one still open.
  */
 int xr_fd_high(int fd);
 #define XR_FD_SCARCE	128u	/* a program with a limit below this needs all of them: -EMFILE */
+
+/*
+ * A new descriptor of the program's with at least this number says that it may soon need
+ * what ours take of its limit (room.h).  UINT32_MAX while they take nothing.
+ */
+extern _Atomic uint32_t xr_fd_press;
+/* Reads the limit again.  1: fd is beyond three quarters of it. */
+int xr_fd_pressed(int fd);
 
 /* 1 if fd is one of ours (kept in a table by xr_fd_high), which close loops must skip. */
 int xr_fd_is_ours(int fd);

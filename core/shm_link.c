@@ -214,22 +214,34 @@ static _Atomic uint32_t *link_sleeping(const struct xr_shm_arena *a, uint32_t w)
 	return (_Atomic uint32_t *)(a->base + a->hdr.sleep_off + (size_t)w * XR_CACHELINE);
 }
 
-static int link_ring(struct xr_shm_link *l, uint32_t w)
+/*
+ * Writes to the descriptor in *bell, if there is one.  Counted: xr_shm_link_strip must not
+ * close it in between, when the number may at once be a file of the program's.
+ */
+static int link_ring_one(struct xr_shm_link *l, _Atomic int *bell)
 {
 	static const uint64_t one = 1;
-	int fd = xr_load_acquire(&l->bell_tx[w]);
+	int fd;
 
-	if (!fd) {
-		/* the peer passed it before it first named this waiter: it is in the socket */
-		if (l->owner_pid == xr_getpid())
-			xr_shm_link_progress(l);
-		fd = xr_load_acquire(&l->bell_tx[w]);
-		if (!fd)
-			return -ENOENT;
-	}
-	/* EAGAIN: the peer filled its own bell, which also wakes it */
-	xr_sys3(SYS_write, fd - 1, &one, sizeof(one));
-	return 1;
+	/* count, then look; pairs with "take out, then look at the count" in link_strip_one */
+	xr_fetch_add(&l->ringing, 1);
+	xr_fence_store_load();
+	fd = xr_load_acquire(bell);
+	if (fd)
+		/* EAGAIN: the peer filled its own bell, which also wakes it */
+		xr_sys3(SYS_write, fd - 1, &one, sizeof(one));
+	xr_fetch_sub(&l->ringing, 1);
+	return fd != 0;
+}
+
+static int link_ring(struct xr_shm_link *l, uint32_t w)
+{
+	if (link_ring_one(l, &l->bell_tx[w]))
+		return 1;
+	/* the peer passed it before it first named this waiter: it is in the socket */
+	if (l->owner_pid == xr_getpid())
+		xr_shm_link_progress(l);
+	return link_ring_one(l, &l->bell_tx[w]) ? 1 : -ENOENT;
 }
 
 static void link_enter(const struct xr_shm_arena *a, uint32_t waiter, uint32_t cookie)
@@ -255,16 +267,11 @@ int xr_shm_link_notify(struct xr_shm_link *l, uint32_t waiter, uint32_t cookie)
 
 void xr_shm_link_notify_own(struct xr_shm_link *l, uint32_t waiter, uint32_t cookie)
 {
-	static const uint64_t one = 1;
-	int fd;
-
 	if (!waiter || waiter >= XR_WAITERS)
 		return;
 	/* the peer's arena: that is where our waiters look */
 	link_enter(&l->peer, waiter, cookie);
-	fd = xr_load_acquire(&l->bell_rx[waiter]);
-	if (fd)
-		xr_sys3(SYS_write, fd - 1, &one, sizeof(one));
+	link_ring_one(l, &l->bell_rx[waiter]);
 }
 
 static int link_bell_make(struct xr_shm_link *l, uint32_t w)
@@ -354,15 +361,13 @@ static void link_die(struct xr_shm_link *l)
 static int link_take(struct xr_shm_link *l, const struct link_msg *m, ssize_t n, const int *fds,
 		     int nfds)
 {
-	int i, old = 0;
+	int i;
 
+	/* each waiter has one for as long as the link lives: who rings it holds no lock */
 	if (n == sizeof(*m) && m->type == LINK_MSG_BELL && nfds == 1 && m->waiter &&
-	    m->waiter < XR_WAITERS) {
-		/* release: pairs with the acquire in link_ring */
-		old = xr_load_relaxed(&l->bell_tx[m->waiter]);
+	    m->waiter < XR_WAITERS && !xr_load_relaxed(&l->bell_tx[m->waiter])) {
+		/* release: pairs with the acquire in link_ring_one */
 		xr_store_release(&l->bell_tx[m->waiter], fds[0] + 1);
-		if (old)
-			xr_fd_close(old - 1);
 		return 0;
 	}
 	for (i = 0; i < nfds; i++)
@@ -402,4 +407,47 @@ int xr_shm_link_progress(struct xr_shm_link *l)
 	}
 	link_unlock(l);
 	return r;
+}
+
+/* 1: *bell is closed; -EBUSY: it is there still. */
+static int link_strip_one(struct xr_shm_link *l, _Atomic int *bell)
+{
+	int fd = xr_load_relaxed(bell) ? xr_xchg(bell, 0) : 0, tries;
+
+	if (!fd)
+		return 0;
+	/* take out, then look at the count; pairs with link_ring_one */
+	xr_fence_store_load();
+	for (tries = 0; xr_load_acquire(&l->ringing); tries++) {
+		/* perhaps this very thread, below a signal handler */
+		if (tries == 100) {
+			xr_store_release(bell, fd);
+			return -EBUSY;
+		}
+		xr_sys0(SYS_sched_yield);
+	}
+	xr_fd_close(fd - 1);
+	return 1;
+}
+
+int xr_shm_link_strip(struct xr_shm_link *l)
+{
+	uint32_t w;
+	int n = 0, r = 0;
+
+	link_lock(l);
+	if (l->conn >= 0) {
+		link_die(l);
+		n++;
+	}
+	for (w = 1; w < XR_WAITERS && r >= 0; w++) {
+		r = link_strip_one(l, &l->bell_rx[w]);
+		n += r > 0;
+		if (r >= 0) {
+			r = link_strip_one(l, &l->bell_tx[w]);
+			n += r > 0;
+		}
+	}
+	link_unlock(l);
+	return n;
 }

@@ -98,6 +98,8 @@ struct xr_shm_link {
 	_Atomic int *bell_rx;		/* own eventfd by own waiter */
 	_Atomic int *bell_tx;		/* the peer's eventfd by the peer's waiter */
 	uint32_t *cq_head;		/* entries taken, by own waiter */
+	_Atomic uint32_t ringing;	/* threads between the look for a bell and its ring */
+	uint32_t counted;		/* scratch of whoever counts references, under the list's lock */
 	size_t map_len;
 };
 
@@ -106,6 +108,11 @@ struct xr_shm_link *xr_shm_link_new(int conn, const struct xr_shm_arena *own,
 				    const struct xr_shm_arena *peer);
 /* Unmaps everything; no flow may refer to the link any more. */
 void xr_shm_link_free(struct xr_shm_link *l);
+/*
+ * Gives all its descriptors back; the link is dead then, and its memory stays.  For when nobody
+ * sleeps on it and no flow uses it.  Returns how many; 0 also when somebody rings just now.
+ */
+int xr_shm_link_strip(struct xr_shm_link *l);
 
 /*
  * The budget of the process: beyond it no direction is to be had (the flow stays on TCP)

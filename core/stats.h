@@ -69,7 +69,8 @@
 	X(LOG_LOST, "log_lines_lost", "lines that neither log_file nor standard error took")           \
 	X(CARETAKERS, "caretakers", "processes left behind to finish closed connections")          \
 	X(UNDELIVERED, "undelivered", "closed connections reset because bytes could not be delivered") \
-	X(LATE_WAKES, "late_wakes", "sleepers that nobody could ring, found by the look once a second")
+	X(LATE_WAKES, "late_wakes", "sleepers that nobody could ring, found by the look once a second") \
+	X(DESCRIPTORS_SPARED, "descriptors_spared", "descriptors of xrdma closed because the program ran short of them")
 
 enum xr_stat {
 #define XR_STATS_ENUM(sym, name, text) XR_STAT_##sym,

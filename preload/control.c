@@ -110,6 +110,20 @@ void xr_control_close(void)
 		xr_sys3(SYS_unlinkat, AT_FDCWD, control_path, 0);
 }
 
+int xr_control_drop(void)
+{
+	int fd = xr_control_fd();
+
+	/* who sleeps on it looks the number up again before it reads */
+	if (fd < 0 || !xr_cas(&control_fifo, &fd, -2))
+		return 0;
+	xr_sys3(SYS_unlinkat, AT_FDCWD, control_path, 0);
+	xr_fd_close(fd);
+	/* release: the path is free for the next one */
+	xr_store_release(&control_fifo, -1);
+	return 1;
+}
+
 void xr_control_forked(void)
 {
 	int fd = xr_control_fd();

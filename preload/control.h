@@ -30,6 +30,8 @@ void xr_control_open(void);
 int xr_control_fd(void);
 void xr_control_drain(void);
 
+/* Closes the bell until xr_control_open comes by again.  1: there was one. */
+int xr_control_drop(void);
 void xr_control_close(void);
 void xr_control_forked(void);
 

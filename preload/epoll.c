@@ -348,7 +348,8 @@ void xr_epoll_dup(int oldfd, int newfd)
 	xr_ep_big_unlock();
 }
 
-static void ep_teardown(struct xr_epoll *ep)
+/* The file's lock held; nobody is inside.  Returns how many descriptors it had. */
+static int ep_inner_close(struct xr_epoll *ep)
 {
 	struct xr_eplink *k;
 
@@ -356,12 +357,8 @@ static void ep_teardown(struct xr_epoll *ep)
 		k->nregs = 1;
 		xr_ep_link_put(ep, k);
 	}
-	if (ep->bucket != ep->first_bucket)
-		xr_unmap(ep->bucket, ep->nbuckets * sizeof(*ep->bucket));
-	/* an empty table of its own, for whoever still looks */
-	ep->bucket = ep->first_bucket;
-	ep->nbuckets = XR_EP_BUCKETS;
-	memset(ep->first_bucket, 0, sizeof(ep->first_bucket));
+	if (ep->inner < 0)
+		return 0;
 	xr_fd_close(ep->inner);
 	xr_fd_close(ep->kick);
 	xr_fd_close(ep->outer);
@@ -370,6 +367,41 @@ static void ep_teardown(struct xr_epoll *ep)
 	ep->outer = -1;
 	xr_waiter_put(ep->waiter);
 	ep->waiter = 0;
+	return 3;
+}
+
+static void ep_teardown(struct xr_epoll *ep)
+{
+	ep_inner_close(ep);
+	if (ep->bucket != ep->first_bucket)
+		xr_unmap(ep->bucket, ep->nbuckets * sizeof(*ep->bucket));
+	/* an empty table of its own, for whoever still looks */
+	ep->bucket = ep->first_bucket;
+	ep->nbuckets = XR_EP_BUCKETS;
+	memset(ep->first_bucket, 0, sizeof(ep->first_bucket));
+}
+
+int xr_epoll_strip(void)
+{
+	struct xr_epoll *ep;
+	int fd, n = 0;
+
+	if (xr_ep_big_lock())
+		return 0;
+	for (fd = xr_fd_next(0); fd >= 0; fd = xr_fd_next(fd + 1)) {
+		ep = xr_fd_epoll(fd);
+		if (!ep || ep->gen != xr_ep_gen || xr_ep_lock(ep))
+			continue;
+		/* who is inside, or in the kernel with its token to come, may use them */
+		if (!xr_load_relaxed(&ep->attached) && !ep->inside && ep->inner >= 0) {
+			xr_ep_sys_ctl(ep->outer, EPOLL_CTL_DEL, ep->inner, 0, 0);
+			xr_store_relaxed(&ep->dirty, 0);
+			n += ep_inner_close(ep);
+		}
+		xr_ep_unlock(ep);
+	}
+	xr_ep_big_unlock();
+	return n;
 }
 
 void xr_ep_put(struct xr_epoll *ep)

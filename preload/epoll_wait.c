@@ -391,7 +391,8 @@ static int wait_both(struct ep_wait *w, int rest, const sigset_t *sigmask, int m
 	return w->n > 0;
 }
 
-static void wait_fabric(struct ep_wait *w)
+/* 1: no flow is on a fabric any more; else w->n says what came of it. */
+static int wait_fabric(struct ep_wait *w)
 {
 	struct xr_epoll *ep = w->ep;
 	uint32_t free = 0;
@@ -400,22 +401,25 @@ static void wait_fabric(struct ep_wait *w)
 	for (;;) {
 		xr_control_check();
 		if (wait_both(w, 0, last ? w->sigmask : NULL, last))
-			return;
+			return 0;
+		if (!last && !signalled(w) && !xr_load_acquire(&ep->attached) &&
+		    !xr_load_relaxed(&ep->dirty))
+			return 1;
 		if (!last && wait_expired(w)) {
 			/* as the kernel does, one more look when the time is over */
 			last = 1;
 			continue;
 		}
 		if (last)
-			return;
+			return 0;
 		if (!xr_load_relaxed(&ep->spinning) && xr_cas(&ep->spinning, &free, 1)) {
 			more = xr_spin(&ep->spin, spin_look, w);
 			xr_store_release(&ep->spinning, 0);
 			if (w->n)
-				return;
+				return 0;
 			if (signalled(w)) {
 				w->n = -EINTR;
-				return;
+				return 0;
 			}
 			if (more)
 				continue;
@@ -425,10 +429,10 @@ static void wait_fabric(struct ep_wait *w)
 		 * and sends us round again.
 		 */
 		if (wait_both(w, xr_load_relaxed(&ep->awake) == 1, NULL, 0))
-			return;
+			return 0;
 		more = wait_sleep(w);
 		if (w->n < 0)
-			return;
+			return 0;
 		last = !more;
 	}
 }
@@ -448,6 +452,7 @@ static int wait_all(struct ep_wait *w)
 		return wait_inherited(w);
 	}
 	w->mark = xr_signal_mark();
+again:
 	while (!xr_load_acquire(&w->ep->attached) && !xr_load_relaxed(&w->ep->dirty)) {
 		w->n = wait_plain(w);
 		if (xr_likely(!w->token_seen))
@@ -467,11 +472,15 @@ static int wait_all(struct ep_wait *w)
 	in.ep = w->ep;
 	in.frame = frame;
 	in.asleep = 0;
-	wait_fabric(w);
+	r = wait_fabric(w);
 	wait_leave(w->ep);
 	in.ep = outer_ep;
 	in.frame = outer_frame;
 	in.asleep = outer_asleep;
+	if (r) {
+		w->ms = 0;
+		goto again;
+	}
 	return w->n;
 }
 

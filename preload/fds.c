@@ -12,6 +12,7 @@
 #include "hold.h"
 #include "ready.h"
 #include "relay.h"
+#include "spare.h"
 
 static struct xr_flow *entry_flow(uintptr_t e)
 {
@@ -38,6 +39,7 @@ void xr_fds_fresh(int fd)
 	uintptr_t e = xr_fd_entry(fd);
 	struct xr_flow *f;
 
+	xr_spare_check(fd);
 	if (xr_likely(!e) || xr_vfork_depth)
 		return;
 	xr_fork_check();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Birth and death of flows: the slab, accounting, links of the process. */
+/* Birth and death of flows: the slab, accounting. */
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
@@ -17,9 +17,7 @@ XR_FORK_DATA struct xr_flow_slab xr_slab;
 uint8_t xr_uuid[16];
 _Atomic uint32_t xr_flow_refused;
 
-static XR_FORK_DATA struct xr_shm_link *flow_links;	/* under xr_slab.lock */
-
-static void slab_lock(void)
+void xr_slab_lock(void)
 {
 	uint32_t free;
 
@@ -31,7 +29,7 @@ static void slab_lock(void)
 	}
 }
 
-static void slab_unlock(void)
+void xr_slab_unlock(void)
 {
 	/* release: pairs with the cas of the next holder */
 	xr_store_release(&xr_slab.lock, 0);
@@ -88,11 +86,11 @@ struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonb
 
 	if (!xr_active)
 		return NULL;
-	slab_lock();
+	xr_slab_lock();
 	if (xr_unlikely(!s->flow || s->pid != xr_getpid())) {
 		r = xr_flow_init();
 		if (r) {
-			slab_unlock();
+			xr_slab_unlock();
 			xr_store_relaxed(&xr_flow_refused, r == -ENOMEM ? XR_REASON_LIMIT_MEMORY :
 						XR_REASON_RENDEZVOUS_FAILED);
 			return NULL;
@@ -105,7 +103,7 @@ struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonb
 		i = s->fresh++;
 	if (i != UINT32_MAX)
 		s->live++;
-	slab_unlock();
+	xr_slab_unlock();
 	if (i == UINT32_MAX) {
 		xr_store_relaxed(&xr_flow_refused, XR_REASON_LIMIT_FLOWS);
 		return NULL;
@@ -275,107 +273,6 @@ void xr_flow_tcp_tx_end(struct xr_flow *f, int fd, ssize_t n)
 	flow_account(f, fd, 2, &f->tcp_tx, &f->k_tx, n);
 }
 
-/* ---- links of the process ------------------------------------------------ */
-
-struct xr_shm_link *xr_links_find(const uint8_t uuid[16], uint64_t id, int side)
-{
-	struct xr_shm_link *l;
-
-	slab_lock();
-	for (l = flow_links; l; l = l->next)
-		if (!memcmp(l->peer_uuid, uuid, 16) && !xr_load_relaxed(&l->dead) &&
-		    (!id || l->id == id) && (side < 0 || l->side == side))
-			break;
-	if (l)
-		xr_fetch_add(&l->nflows, 1);
-	slab_unlock();
-	return l;
-}
-
-/* Under the lock: no other link is to the same process, which is not this one. */
-static int link_is_only(const struct xr_shm_link *l)
-{
-	const struct xr_shm_link *o;
-
-	for (o = flow_links; o; o = o->next)
-		if (o != l && !memcmp(o->peer_uuid, l->peer_uuid, 16))
-			return 0;
-	return memcmp(l->peer_uuid, xr_uuid, 16) != 0;
-}
-
-void xr_links_add(struct xr_shm_link *l)
-{
-	slab_lock();
-	if (link_is_only(l))
-		xr_stats_add(XR_STAT_PAIRS, 1);
-	l->next = flow_links;
-	flow_links = l;
-	slab_unlock();
-}
-
-void xr_links_progress(void)
-{
-	struct xr_shm_link *l;
-
-	slab_lock();
-	for (l = flow_links; l; l = l->next)
-		xr_shm_link_progress(l);
-	slab_unlock();
-}
-
-int xr_links_any(void)
-{
-	/* racy, a hint */
-	return __atomic_load_n(&flow_links, __ATOMIC_RELAXED) != NULL;
-}
-
-void xr_link_ref(struct xr_shm_link *l)
-{
-	xr_fetch_add(&l->nflows, 1);
-}
-
-struct xr_shm_link *xr_flow_link_get(struct xr_flow *f)
-{
-	struct xr_shm_link *l;
-
-	slab_lock();
-	/* a link is let go after f->link was cleared, and unmapped under this lock at the earliest */
-	l = f->link;
-	if (l)
-		xr_fetch_add(&l->nflows, 1);
-	slab_unlock();
-	return l;
-}
-
-void xr_link_unref(struct xr_shm_link *l)
-{
-	struct xr_shm_link **p;
-	uint32_t left = xr_load_relaxed(&l->nflows);
-
-	if (l->owner_pid != xr_getpid())
-		return;
-	/* not the last one: no lock; sleepers hold a reference and come by often */
-	while (left > 1)
-		if (xr_cas(&l->nflows, &left, left - 1))
-			return;
-	slab_lock();
-	/* under the lock: xr_links_find must not hand out a link on its way out */
-	left = xr_fetch_sub(&l->nflows, 1) - 1;
-	if (left) {
-		slab_unlock();
-		return;
-	}
-	for (p = &flow_links; *p; p = &(*p)->next)
-		if (*p == l) {
-			*p = l->next;
-			break;
-		}
-	if (link_is_only(l))
-		xr_stats_sub(XR_STAT_PAIRS, 1);
-	slab_unlock();
-	xr_shm_link_free(l);
-}
-
 /* ---- release and limbo --------------------------------------------------- */
 
 static void flow_free(struct xr_flow *f)
@@ -390,11 +287,11 @@ static void flow_free(struct xr_flow *f)
 	if (f->dir_off)
 		memset((char *)f + offsetof(struct xr_flow, rx_lock), 0,
 		       sizeof(*f) - offsetof(struct xr_flow, rx_lock));
-	slab_lock();
+	xr_slab_lock();
 	f->next_free = s->free;
 	s->free = f->index;
 	s->live--;
-	slab_unlock();
+	xr_slab_unlock();
 }
 
 /* Nobody at the other end touches our direction any more, nor waits for what is in it. */
@@ -470,10 +367,10 @@ void xr_flow_closed(struct xr_flow *f)
 		xr_stats_flow_closing(f->st);
 	}
 	if (flow_in_use(f)) {
-		slab_lock();
+		xr_slab_lock();
 		f->next_free = xr_slab.limbo;
 		xr_slab.limbo = f->index;
-		slab_unlock();
+		xr_slab_unlock();
 		return;
 	}
 	flow_reclaim(f);
@@ -492,10 +389,10 @@ void xr_flow_sweep(void)
 	if (now - then < xr_load_relaxed(&period) || !xr_cas(&last, &then, now))
 		return;
 	xr_flow_kids_reap();
-	slab_lock();
+	xr_slab_lock();
 	i = s->limbo;
 	s->limbo = UINT32_MAX;
-	slab_unlock();
+	xr_slab_unlock();
 	while (i != UINT32_MAX) {
 		struct xr_flow *f = &s->flow[i];
 
@@ -519,7 +416,7 @@ void xr_flow_sweep(void)
 		done = f->next_free;
 		flow_reclaim(f);
 	}
-	slab_lock();
+	xr_slab_lock();
 	while (keep != UINT32_MAX) {
 		struct xr_flow *f = &s->flow[keep];
 
@@ -527,7 +424,7 @@ void xr_flow_sweep(void)
 		f->next_free = s->limbo;
 		s->limbo = f->index;
 	}
-	slab_unlock();
+	xr_slab_unlock();
 }
 
 /* ---- look-up by what a peer says ----------------------------------------- */
@@ -559,24 +456,11 @@ void xr_flow_each(struct xr_shm_link *l, void (*fn)(void *arg, struct xr_flow *f
 
 /* ---- fork ---------------------------------------------------------------- */
 
-static void forked_links(void)
-{
-	struct xr_shm_link *l;
-
-	/*
-	 * The child may replay and notify over the parent's links, and shall not keep their
-	 * control connections open: their end tells the peer of the parent's death.
-	 */
-	for (l = flow_links; l; l = l->next)
-		xr_fd_close(l->conn);
-	flow_links = NULL;
-}
-
 void xr_flow_forked(void)
 {
 	if (!xr_slab.flow)
 		return;
-	forked_links();
+	xr_links_forked();
 	xr_flow_kid_begin();
 	xr_hold_forked(xr_slab.flow, xr_slab.fresh);
 	xr_flow_touched = 0;

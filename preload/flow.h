@@ -324,6 +324,8 @@ struct xr_flow_slab {
 	int pid;
 };
 extern struct xr_flow_slab xr_slab;
+void xr_slab_lock(void);
+void xr_slab_unlock(void);
 
 /* The slab is address space that a program under RLIMIT_AS may want itself. */
 _Static_assert(sizeof(struct xr_flow) <= 640, "a flow grows by lines, times max_flows");
@@ -343,6 +345,12 @@ void xr_link_ref(struct xr_shm_link *l);
 struct xr_shm_link *xr_flow_link_get(struct xr_flow *f);
 /* Lets go; the last one out of a link unmaps it. */
 void xr_link_unref(struct xr_shm_link *l);
+/*
+ * Gives back the descriptors of all links that no flow is on now and nobody sleeps on; flows that
+ * were on them keep the memory.  Returns how many.
+ */
+int xr_links_strip(void);
+void xr_links_forked(void);
 extern uint8_t xr_uuid[16];		/* of this process; fresh after fork */
 
 /* Raw non-blocking socket calls: bytes or -errno. */

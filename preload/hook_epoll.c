@@ -2,6 +2,7 @@
 /* epoll: the work is in epoll.c, for epoll files made through these hooks. */
 #include "hook.h"
 #include "ready.h"
+#include "spare.h"
 #include "user.h"
 
 static int created(int fd, int flags)
@@ -23,12 +24,12 @@ static int created(int fd, int flags)
 
 XR_HOOK int epoll_create(int size)
 {
-	return created(xr_real.epoll_create(size), 0);
+	return created(XR_SPARE(xr_real.epoll_create(size)), 0);
 }
 
 XR_HOOK int epoll_create1(int flags)
 {
-	return created(xr_real.epoll_create1(flags), flags);
+	return created(XR_SPARE(xr_real.epoll_create1(flags)), flags);
 }
 
 static int known(int epfd)

@@ -2,6 +2,7 @@
 /* close, dup and fcntl. */
 #include "hook.h"
 #include <linux/close_range.h>
+#include "spare.h"
 
 XR_HOOK int close(int fd)
 {
@@ -89,7 +90,7 @@ XR_HOOK void closefrom(int low)
 #define HOOK_DUP(fd, call)					\
 	__extension__({						\
 		uintptr_t dup_e = xr_fds_dup_begin(fd, 0);	\
-		int dup_new = (call);				\
+		int dup_new = XR_SPARE(call);			\
 								\
 		if (dup_new >= 0)				\
 			xr_fds_fresh(dup_new);			\
@@ -114,6 +115,9 @@ static int dup_over(int fd, int newfd, int flags, int three)
 		xr_vfork_changed(newfd);
 		return three ? xr_real.dup3(fd, newfd, flags) : xr_real.dup2(fd, newfd);
 	}
+	/* a number that the program may have, unless it is beyond its limit */
+	if (xr_unlikely(xr_fd_is_ours(newfd)))
+		xr_spare_number(newfd);
 	if (xr_fd_is_ours(newfd) || xr_fd_is_ours(fd))
 		return (int)xr_ret(-EBADF);
 	e = xr_fds_dup_begin(fd, newfd >= 0 && newfd <= STDERR_FILENO);

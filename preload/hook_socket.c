@@ -2,6 +2,7 @@
 /* Sockets are made, connected, accepted from, shut down. */
 #include "hook.h"
 #include <netinet/in.h>
+#include "spare.h"
 #include "user.h"
 
 static void new_flow(int fd, int family, enum xr_flow_role role, int nonblock)
@@ -56,7 +57,7 @@ XR_SLOW void count_unlisted(int fd, int server)
 
 XR_HOOK int socket(int domain, int type, int protocol)
 {
-	int fd = xr_real.socket(domain, type, protocol);
+	int fd = XR_SPARE(xr_real.socket(domain, type, protocol));
 
 	if (fd < 0 || xr_vfork_depth)
 		return fd;
@@ -70,7 +71,7 @@ XR_HOOK int socket(int domain, int type, int protocol)
 
 XR_HOOK int socketpair(int domain, int type, int protocol, int sv[2])
 {
-	int r = xr_real.socketpair(domain, type, protocol, sv);
+	int r = XR_SPARE(xr_real.socketpair(domain, type, protocol, sv));
 
 	if (!r) {
 		xr_fds_fresh(sv[0]);
@@ -126,12 +127,12 @@ static int accepted(int listener, int fd, int flags)
 
 XR_HOOK int accept(int fd, struct sockaddr *restrict addr, socklen_t *restrict len)
 {
-	return accepted(fd, xr_real.accept(fd, addr, len), 0);
+	return accepted(fd, XR_SPARE(xr_real.accept(fd, addr, len)), 0);
 }
 
 XR_HOOK int accept4(int fd, struct sockaddr *restrict addr, socklen_t *restrict len, int flags)
 {
-	return accepted(fd, xr_real.accept4(fd, addr, len, flags), flags);
+	return accepted(fd, XR_SPARE(xr_real.accept4(fd, addr, len, flags)), flags);
 }
 
 XR_SLOW int connect_unknown(int fd, const struct sockaddr *addr, socklen_t len)

@@ -7,13 +7,13 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include "atomic.h"
+#include "flow.h"
 #include "log.h"
 #include "mem.h"
 #include "proof.h"
 
 static int proof_nl = -1;		/* under proof_lock */
-static _Atomic uint32_t proof_lock;
+static struct xr_lock proof_lock;
 static uint32_t proof_seq;
 
 static void tuple_side(uint8_t addr[16], uint16_t *port, uint16_t *family,
@@ -144,17 +144,15 @@ static int proof_query(const struct xr_tuple *t, struct xr_sock_ident *id)
 
 int xr_proof_lookup(const struct xr_tuple *t, struct xr_sock_ident *id)
 {
-	uint32_t free = 0;
 	int r;
 
-	/* a step of an upgrade can wait for its next turn */
-	if (!xr_cas(&proof_lock, &free, 1))
-		return -EBUSY;
+	/* below a signal handler that interrupted a query: another time */
+	if (xr_lock(&proof_lock))
+		return -EAGAIN;
 	r = proof_socket();
 	if (!r)
 		r = proof_query(t, id);
-	/* release: pairs with the cas of the next holder */
-	xr_store_release(&proof_lock, 0);
+	xr_unlock(&proof_lock);
 	return r;
 }
 
@@ -192,9 +190,22 @@ int xr_proof_check(int fd, int conn, int own, const struct xr_tuple *t)
 	return cred.uid == id.uid || cred.uid == 0 ? 0 : -EACCES;
 }
 
+int xr_proof_strip(void)
+{
+	int had;
+
+	if (xr_lock(&proof_lock))
+		return 0;
+	had = proof_nl >= 0;
+	xr_fd_close(proof_nl);
+	proof_nl = -1;
+	xr_unlock(&proof_lock);
+	return had;
+}
+
 void xr_proof_forked(void)
 {
 	xr_fd_close(proof_nl);
 	proof_nl = -1;
-	xr_store_relaxed(&proof_lock, 0);
+	xr_store_relaxed(&proof_lock.owner, 0);
 }

@@ -57,6 +57,9 @@ int xr_proof_open(int fd);
  */
 int xr_proof_check(int fd, int conn, int own, const struct xr_tuple *t);
 
+/* Closes the query socket until it is needed again.  1: there was one. */
+int xr_proof_strip(void);
+
 /* After fork: the query socket is shared with the parent, forget it. */
 void xr_proof_forked(void);
 

@@ -121,6 +121,26 @@ static long real_by_hand_send(long fd, long buf, long n, long flags, long e, lon
 	return stand_in(REAL_SLOT(send), real_by_hand_send, SYS_sendto, args);
 }
 
+static long real_by_hand_open(long path, long flags, long mode, long d, long e, long f)
+{
+	const long args[6] = { AT_FDCWD, path, flags, mode, 0, 0 };
+
+	(void)d;
+	(void)e;
+	(void)f;
+	return stand_in(REAL_SLOT(open), real_by_hand_open, SYS_openat, args);
+}
+
+static long real_by_hand_open64(long path, long flags, long mode, long d, long e, long f)
+{
+	const long args[6] = { AT_FDCWD, path, flags | O_LARGEFILE, mode, 0, 0 };
+
+	(void)d;
+	(void)e;
+	(void)f;
+	return stand_in(REAL_SLOT(open64), real_by_hand_open64, SYS_openat, args);
+}
+
 #define REAL_INIT(name, ...)	.name = (__typeof__(name) *)(void *)real_##name,
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Woverride-init"
@@ -129,6 +149,8 @@ static long real_by_hand_send(long fd, long buf, long n, long flags, long e, lon
 #endif
 struct xr_real xr_real = {
 	XR_HOOKS(REAL_INIT, XR_REAL_NOTHING)
+	.open = (__typeof__(open) *)(void *)real_by_hand_open,
+	.open64 = (__typeof__(open64) *)(void *)real_by_hand_open64,
 	.recv = (__typeof__(recv) *)(void *)real_by_hand_recv,
 	.send = (__typeof__(send) *)(void *)real_by_hand_send,
 };

@@ -222,3 +222,63 @@ def test_pairs_within_one_process(env):
         w = sh("epoll_wait", ep, 16, 3000)
         assert w.ret == 1 and s.drain() == (0, None)
         s.close()
+
+
+# Echoes to so many connections, a thread for each; the other end plays so many rounds on each, a thread for each.
+THREADS = """
+import socket, sys, threading
+role, address, port, n = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+go = threading.Barrier(n)
+
+def serve(c):
+    go.wait()
+    while True:
+        data = c.recv(64)
+        if not data:
+            return
+        c.sendall(data)
+
+def play(c):
+    for line in iter(rounds[c].get, None):
+        for i in range(line):
+            c.sendall(b"%064d" % i)
+            assert c.recv(64, socket.MSG_WAITALL) == b"%064d" % i
+        done.put(1)
+
+if role == "server":
+    l = socket.create_server((address, 0), backlog=n)
+    print(l.getsockname()[1], flush=True)
+    for c in [l.accept()[0] for _ in range(n)]:
+        threading.Thread(target=serve, args=(c,), daemon=True).start()
+    sys.stdin.read()
+else:
+    import queue
+    done = queue.Queue()
+    conns = [socket.create_connection((address, port)) for _ in range(n)]
+    rounds = {c: queue.Queue() for c in conns}
+    for c in conns:
+        threading.Thread(target=play, args=(c,), daemon=True).start()
+    for line in sys.stdin:
+        for q in rounds.values():
+            q.put(int(line))
+        for _ in conns:
+            done.get()
+        print("ok", flush=True)
+"""
+
+
+def test_many_move_at_the_same_time(env):
+    """Handshakes of many threads are proved one after the other, and none fails for meeting another."""
+    if not env.lifts:
+        pytest.skip("nothing moves")
+    n = 16
+    server = env.start("server", ["/usr/bin/python3", "-c", THREADS, "server", env.address, 0, n])
+    port = server.line()
+    clients = [env.start("client", ["/usr/bin/python3", "-c", THREADS, "client", env.address, port, n // 4]) for _ in range(4)]
+    for _ in range(3):
+        for c in clients:
+            c.say("100\n")
+        for c in clients:
+            assert c.line(30) == "ok"
+    for f in env.flows(server.pid):
+        assert env.settled(f), f

@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
-CHECKED = ["core/reason.c", "core/shm_ring.c", "core/shm_ring_rx.c", "preload/flow*.c", "preload/ksock.c", "preload/lock.c",
-           "preload/upgrade.c"]
+CHECKED = ["core/reason.c", "core/shm_ring.c", "core/shm_ring_rx.c", "preload/flow*.c", "preload/ksock.c",
+           "preload/links.c", "preload/lock.c", "preload/upgrade.c"]
 OWN = ["around.c", "check.c", "ends.c", "kernel.c", "scenario.c", "world.c"]
 
 

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The links of this process, and who refers to them.  The list is under the lock of the slab. */
+#include <string.h>
+#include "flow.h"
+#include "mem.h"
+
+static XR_FORK_DATA struct xr_shm_link *flow_links;
+
+struct xr_shm_link *xr_links_find(const uint8_t uuid[16], uint64_t id, int side)
+{
+	struct xr_shm_link *l;
+
+	xr_slab_lock();
+	for (l = flow_links; l; l = l->next)
+		if (!memcmp(l->peer_uuid, uuid, 16) && !xr_load_relaxed(&l->dead) &&
+		    (!id || l->id == id) && (side < 0 || l->side == side))
+			break;
+	if (l)
+		xr_fetch_add(&l->nflows, 1);
+	xr_slab_unlock();
+	return l;
+}
+
+/* Under the lock: no other link is to the same process, which is not this one. */
+static int link_is_only(const struct xr_shm_link *l)
+{
+	const struct xr_shm_link *o;
+
+	for (o = flow_links; o; o = o->next)
+		if (o != l && !memcmp(o->peer_uuid, l->peer_uuid, 16))
+			return 0;
+	return memcmp(l->peer_uuid, xr_uuid, 16) != 0;
+}
+
+void xr_links_add(struct xr_shm_link *l)
+{
+	xr_slab_lock();
+	if (link_is_only(l))
+		xr_stats_add(XR_STAT_PAIRS, 1);
+	l->next = flow_links;
+	flow_links = l;
+	xr_slab_unlock();
+}
+
+void xr_links_progress(void)
+{
+	struct xr_shm_link *l;
+
+	xr_slab_lock();
+	for (l = flow_links; l; l = l->next)
+		xr_shm_link_progress(l);
+	xr_slab_unlock();
+}
+
+int xr_links_any(void)
+{
+	/* racy, a hint */
+	return __atomic_load_n(&flow_links, __ATOMIC_RELAXED) != NULL;
+}
+
+void xr_link_ref(struct xr_shm_link *l)
+{
+	xr_fetch_add(&l->nflows, 1);
+}
+
+struct xr_shm_link *xr_flow_link_get(struct xr_flow *f)
+{
+	struct xr_shm_link *l;
+
+	xr_slab_lock();
+	/* a link is let go after f->link was cleared, and unmapped under this lock at the earliest */
+	l = f->link;
+	if (l)
+		xr_fetch_add(&l->nflows, 1);
+	xr_slab_unlock();
+	return l;
+}
+
+void xr_link_unref(struct xr_shm_link *l)
+{
+	struct xr_shm_link **p;
+	uint32_t left = xr_load_relaxed(&l->nflows);
+
+	if (l->owner_pid != xr_getpid())
+		return;
+	/* not the last one: no lock; sleepers hold a reference and come by often */
+	while (left > 1)
+		if (xr_cas(&l->nflows, &left, left - 1))
+			return;
+	xr_slab_lock();
+	/* under the lock: xr_links_find must not hand out a link on its way out */
+	left = xr_fetch_sub(&l->nflows, 1) - 1;
+	if (left) {
+		xr_slab_unlock();
+		return;
+	}
+	for (p = &flow_links; *p; p = &(*p)->next)
+		if (*p == l) {
+			*p = l->next;
+			break;
+		}
+	if (link_is_only(l))
+		xr_stats_sub(XR_STAT_PAIRS, 1);
+	xr_slab_unlock();
+	xr_shm_link_free(l);
+}
+
+#define LINK_USED	(1u << 30)	/* more than there can be references */
+
+static void link_count(const struct xr_flow *f)
+{
+	uint32_t i;
+
+	if (!f->link)
+		return;
+	f->link->counted += xr_load_acquire(&f->path) & XR_PATH_FABRIC || f->up ? LINK_USED : 1;
+	for (i = 0; i < f->npast; i++)
+		f->past[i]->counted++;
+}
+
+int xr_links_strip(void)
+{
+	struct xr_shm_link *l;
+	uint32_t i;
+	int n = 0;
+
+	xr_slab_lock();
+	for (l = flow_links; l; l = l->next)
+		l->counted = 0;
+	for (i = 0; i < xr_slab.fresh; i++)
+		link_count(&xr_slab.flow[i]);
+	/* a reference beyond those of flows is a sleeper's, who has the number of a bell in hand */
+	for (l = flow_links; l; l = l->next)
+		if (l->counted == xr_load_relaxed(&l->nflows))
+			n += xr_shm_link_strip(l);
+	xr_slab_unlock();
+	return n;
+}
+
+void xr_links_forked(void)
+{
+	struct xr_shm_link *l;
+
+	/*
+	 * The child may replay and notify over the parent's links, and shall not keep their
+	 * control connections open: their end tells the peer of the parent's death.
+	 */
+	for (l = flow_links; l; l = l->next)
+		xr_fd_close(l->conn);
+	flow_links = NULL;
+}

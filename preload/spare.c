@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Giving descriptors of ours to the program (spare.h). */
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/single_threaded.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include "control.h"
+#include "fdtab.h"
+#include "flow.h"
+#include "log.h"
+#include "process.h"
+#include "proof.h"
+#include "spare.h"
+
+#define SPARE_PAUSE	10000000u	/* ns between two looks at all flows, unless a call has failed */
+
+#define SPARE_TRIES	200
+
+static _Atomic int spare_tid;		/* thread that is at it */
+static _Atomic uint64_t spare_last;
+
+/*
+ * Another thread may close the descriptor, and the number become another file's: a duplicate
+ * that was taken while the table still named the flow is the flow's.
+ */
+static void spare_flow(void *arg, struct xr_flow *f)
+{
+	int fd = f->priv->fd, own;
+
+	(void)arg;
+	if (f->owner_pid != xr_getpid() || xr_fd_flow(fd) != f)
+		return;
+	if (__libc_single_threaded) {
+		xr_flow_retreat(f, fd, XR_REASON_LIMIT_FDS, 0);
+		return;
+	}
+	own = (int)xr_sys3(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 3);
+	if (own < 0)
+		return;
+	if (xr_fd_flow(fd) == f)
+		xr_flow_retreat(f, own, XR_REASON_LIMIT_FDS, 0);
+	xr_sys1(SYS_close, own);
+}
+
+/* tries: how many more when nothing could be closed at first, a millisecond apart. */
+static int spare_make(int tries)
+{
+	static const struct timespec ms = { 0, 1000000 };
+	int tid = xr_gettid(), owner = 0, n;
+
+	if (xr_vfork_depth || xr_process_passed())
+		return 0;
+	if (!xr_cas(&spare_tid, &owner, tid)) {
+		/* below a signal handler nothing can be done; another thread is done soon */
+		if (owner == tid)
+			return 0;
+		/* acquire: pairs with the release below */
+		while (xr_load_acquire(&spare_tid) == owner)
+			xr_sys0(SYS_sched_yield);
+		return 1;
+	}
+	/* the operator's bell first: there is a number for the duplicates then */
+	n = xr_control_drop() + xr_proof_strip();
+	xr_flow_each(NULL, spare_flow, NULL);
+	do {
+		n += xr_epoll_strip();
+		n += xr_links_strip();
+		/* sleepers have been woken, and still hold what they slept on */
+	} while (!n && tries-- && !xr_sys2(SYS_nanosleep, &ms, 0));
+	if (n) {
+		xr_stats_add(XR_STAT_DESCRIPTORS_SPARED, (uint64_t)n);
+		xr_info("the program needs its descriptors: %d of ours closed", n);
+	}
+	/* release: who waited sees what was closed */
+	xr_store_release(&spare_tid, 0);
+	return n > 0;
+}
+
+void xr_spare_near(int fd)
+{
+	uint64_t now = xr_now_ns();
+
+	if (!xr_fd_pressed(fd) || now - xr_load_relaxed(&spare_last) < SPARE_PAUSE)
+		return;
+	xr_store_relaxed(&spare_last, now);
+	spare_make(0);
+}
+
+int xr_spare_none(void)
+{
+	long probe;
+
+	/* nothing of ours is in the way */
+	if (xr_load_relaxed(&xr_fd_press) == UINT32_MAX)
+		return 0;
+	/* EMFILE says also that a user has too many of one kind, and of watchers only that */
+	probe = xr_sys2(SYS_eventfd2, 0, EFD_CLOEXEC);
+	if (probe >= 0) {
+		xr_sys1(SYS_close, probe);
+		return 0;
+	}
+	return spare_make(xr_fd_next_ours(0) >= 0 ? SPARE_TRIES : 0);
+}
+
+int xr_spare_number(int fd)
+{
+	struct rlimit rl;
+
+	if (xr_sys4(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, &rl) || (unsigned long)fd >= rl.rlim_cur)
+		return 0;
+	return spare_make(SPARE_TRIES);
+}
