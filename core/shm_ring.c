@@ -407,6 +407,16 @@ void xr_shm_tx_replayed(struct xr_shm_tx *tx, size_t n)
 	}
 }
 
+uint64_t xr_shm_tx_owed(struct xr_shm_tx *tx)
+{
+	uint64_t n = 0;
+	uint32_t seq;
+
+	for (seq = tx->replay_seq; seq != tx->head; seq++)
+		n += tx_meta(tx, seq)->len;
+	return n - tx->replay_byte;
+}
+
 void xr_shm_tx_destroy(struct xr_shm_tx *tx)
 {
 	tx_chunk_close(tx);

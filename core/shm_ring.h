@@ -132,6 +132,7 @@ struct xr_shm_dir {
 	_Atomic uint64_t tx_arm __attribute__((aligned(XR_PAIRLINE)));	/* threshold slot:32 | gen:16 | waiter:16 */
 	_Atomic uint32_t state;		/* XR_DIR_*, of the sender's end */
 	_Atomic uint32_t gen;		/* changes each time the block is given to a flow */
+	_Atomic uint64_t sent_at;	/* xr_cycles() of the last publication, to a millisecond; 0: none */
 } __attribute__((aligned(XR_PAIRLINE)));
 
 #define XR_DIR_ENDED	1u	/* END is in the ring: the peer may show RDHUP before it reads so far */
@@ -275,6 +276,8 @@ int xr_shm_tx_is_frozen(struct xr_shm_tx *tx);
 /* The bytes still to be replayed, in order: 0 when there are none left. */
 size_t xr_shm_tx_replay(struct xr_shm_tx *tx, struct iovec *iov, int cnt);
 void xr_shm_tx_replayed(struct xr_shm_tx *tx, size_t n);
+/* How many there are. */
+uint64_t xr_shm_tx_owed(struct xr_shm_tx *tx);
 
 /* Gives every chunk back; the direction is dead afterwards. */
 void xr_shm_tx_destroy(struct xr_shm_tx *tx);

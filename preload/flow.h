@@ -102,6 +102,15 @@ struct xr_flow {
 	/* earlier links, referenced till the flow ends: both locks; here because there is room */
 	struct xr_shm_link *past[XR_FLOW_PAST];
 
+	/*
+	 * What the kernel socket does not know of, beside what is in tx and rx (info.c): bytes and messages
+	 * of earlier times on a fabric, less bytes that it carried once more, of any time.  Modulo 2^64.
+	 * The lock of the direction; here because there is room.
+	 */
+	uint64_t moved_tx, moved_rx;
+	uint32_t moved_tx_msgs, moved_rx_msgs;
+	uint64_t moved_cycles;		/* cycle count at moved_ns */
+
 	/* send direction: tx_lock */
 	struct xr_lock tx_lock __attribute__((aligned(XR_PAIRLINE)));
 	_Atomic uint32_t tx_state;	/* written under tx_lock; others look */

@@ -136,6 +136,7 @@ int xr_rx_drop_late(struct xr_flow *f, int fd)
 			return r ? (int)r : -ENODATA;
 		f->rx.late -= (uint64_t)r;
 		atomic_fetch_add_explicit(&f->tcp_rx, (uint64_t)r, memory_order_relaxed);
+		f->moved_rx -= (uint64_t)r;
 		xr_stats_rx_twice(f->st, (uint64_t)r);
 	}
 	return 0;
@@ -225,6 +226,7 @@ int xr_flow_tx_push_replay(struct xr_flow *f, int fd)
 		}
 		xr_shm_tx_replayed(&f->tx, (size_t)r);
 		atomic_fetch_add_explicit(&f->tcp_tx, (uint64_t)r, memory_order_relaxed);
+		f->moved_tx -= (uint64_t)r;
 		xr_stats_tx_twice(f->st, (uint64_t)r);
 	}
 	if (f->tx_shut && !f->tx_kfin) {

@@ -27,6 +27,8 @@ int xr_rx_reset_due(struct xr_flow *f);
 
 /* What a read would find, in all places; or -errno. */
 long xr_rx_avail(struct xr_flow *f, int fd);
+/* The same, once it has been looked whether the sender has left TCP. */
+long xr_rx_unread(struct xr_flow *f, int fd);
 /* A read that began in state `from` ended short: may the next source have more at hand? */
 int xr_rx_more(struct xr_flow *f, int fd, uint32_t from);
 /* Nothing comes any more behind what can be read now. */

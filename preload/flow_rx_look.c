@@ -134,14 +134,19 @@ static void rx_begin(struct xr_flow *f, int fd)
 		xr_store_release(&f->err, (uint32_t)-r);
 }
 
+long xr_rx_unread(struct xr_flow *f, int fd)
+{
+	rx_begin(f, fd);
+	return xr_rx_avail(f, fd);
+}
+
 long xr_flow_inq(struct xr_flow *f, int fd)
 {
 	long n;
 
 	if (xr_lock(&f->rx_lock))
 		return -EAGAIN;
-	rx_begin(f, fd);
-	n = xr_rx_avail(f, fd);
+	n = xr_rx_unread(f, fd);
 	xr_unlock(&f->rx_lock);
 	return n;
 }

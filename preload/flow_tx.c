@@ -19,6 +19,7 @@
  * a writer looks at the kernel socket this often, whatever it writes.
  */
 #define TX_CHECK_CYCLES		100000000u	/* ~50 ms */
+#define TX_STAMP_CYCLES		1000000u	/* ~0.5 ms */
 
 #define TX_NONE			((ssize_t)-EAGAIN)
 
@@ -91,6 +92,15 @@ static int tx_peer_gone(struct xr_flow *f, int fd, uint64_t now)
 	if (ev & (POLLERR | POLLHUP))
 		return 1;
 	return (ev & POLLRDHUP) && xr_flow_fin_is_death(f);
+}
+
+/* What both ends' TCP_INFO says of the last write.  The peer reads this line after each read: not often. */
+static void tx_stamp(struct xr_flow *f, uint64_t now)
+{
+	_Atomic uint64_t *at = &f->tx.dir->sent_at;
+
+	if (xr_unlikely(now - xr_load_relaxed(at) > TX_STAMP_CYCLES))
+		xr_store_relaxed(at, now);
 }
 
 /* What xr-stat shows: as of the last send, consumption since then is not in it. */
@@ -180,6 +190,7 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 		if (n > 0) {
 			xr_stats_tx(f->st, XR_CARRIER_SHM, (uint64_t)n);
 			tx_gauges(f);
+			tx_stamp(f, f->tx.stamp);
 			xr_shm_tx_armed(&f->tx, waiter);
 			if (xr_unlikely(f->tx.frozen)) {
 				/* the receiver froze it under our hands: these bytes go with the replay */
@@ -322,11 +333,9 @@ long xr_flow_outq(struct xr_flow *f, int fd)
 	/* what is in the ring lies in the peer's memory: TCP would call it acknowledged */
 	n = outq;
 	if (f->tx_state == XR_TX_REPLAY && !xr_lock(&f->tx_lock)) {
-		struct iovec iov[16];
-		size_t i, k = xr_shm_tx_replay(&f->tx, iov, 16);
-
-		for (i = 0; i < k; i++)
-			n += (long)iov[i].iov_len;
+		/* by now all of it may be in the kernel */
+		if (f->tx_state == XR_TX_REPLAY)
+			n += (long)xr_shm_tx_owed(&f->tx);
 		xr_unlock(&f->tx_lock);
 	}
 	return n;

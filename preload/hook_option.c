@@ -13,6 +13,7 @@
 #include <netinet/tcp.h>
 #include <string.h>
 #include <sys/time.h>
+#include "info.h"
 #include "user.h"
 
 /* Options newer than the oldest headers that this is built with. */
@@ -200,6 +201,11 @@ XR_HOOK int getsockopt(int fd, int level, int name, void *restrict val, socklen_
 		memcpy(&err, val, sizeof(err));
 		err = f && !err ? xr_flow_take_error(f) : err;
 		memcpy(val, &err, sizeof(err));
+	}
+	if (xr_unlikely(level == IPPROTO_TCP && name == TCP_INFO) && !r && !xr_vfork_depth) {
+		f = xr_fd_flow(fd);
+		if (f && f->link && !xr_fork_check_fd(fd))
+			xr_info_amend(f, fd, val, *len);
 	}
 	return r;
 }

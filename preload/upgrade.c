@@ -210,6 +210,7 @@ static int up_leave_tcp(struct xr_flow *f, int fd)
 	}
 	xr_ksock_push_tail(fd);
 	f->moved_ns = xr_now_ns();
+	f->moved_cycles = xr_cycles();
 	f->fails = 0;
 	return 0;
 }

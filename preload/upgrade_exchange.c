@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include "info.h"
 #include "log.h"
 #include "mem.h"
 #include "upgrade.h"
@@ -82,6 +83,7 @@ static void up_tx_init(struct xr_upgrade *u, const struct xr_shm_arena *a, uint6
 	xr_shm_tx_init(&tx, (struct xr_shm_dir *)(a->base + off), a->hdr.dir_slots, f->meta,
 		       &none, a->base + a->hdr.chunk_off, a->hdr.chunk_off,
 		       (uint32_t)xr_cfg.flow_window);
+	xr_info_tx_again(f);
 	/* whoever still looks at the last time without a lock finds one address or the other */
 	f->tx = tx;
 }
@@ -107,6 +109,7 @@ static int up_peer_dir(struct xr_upgrade *u)
 	if (!dir)
 		return -EBADMSG;
 	xr_shm_rx_init(&rx, dir, l->peer.hdr.dir_slots, l->peer.base, l->peer.size);
+	xr_info_rx_again(f);
 	f->rx = rx;
 	f->peer_dir_gen = xr_load_relaxed(&dir->gen);
 	f->peer_cookie = u->peer_cookie;

@@ -6,6 +6,7 @@ import os
 import select as sel
 import socket
 import time
+import types
 
 import harness
 
@@ -25,6 +26,12 @@ def pattern(key, off, n):
         x = ((x ^ x >> 33) * 0xc4ceb9fe1a85ec53) & mask
         out += (x ^ x >> 33).to_bytes(8, "little")
     return bytes(out[off % 8:off % 8 + n])
+
+
+# what xrsh shows of struct tcp_info, in its order
+INFO = ("state", "len", "bytes_sent", "bytes_acked", "bytes_received", "segs_out", "segs_in", "data_segs_out",
+        "data_segs_in", "notsent_bytes", "unacked", "rtt", "min_rtt", "snd_mss", "snd_cwnd", "last_data_sent",
+        "last_data_recv", "snd_wnd", "bytes_retrans")
 
 
 class Result:
@@ -255,6 +262,12 @@ class End:
         r = self.sh("getsockopt", self.fd, level, opt)
         assert r.ret == 0, r
         return r.ints[0]
+
+    def info(self, *size):
+        """TCP_INFO, by name."""
+        r = self.sh("tcp_info", self.fd, *size)
+        assert r.ret == 0, r
+        return types.SimpleNamespace(**dict(zip(INFO, r.ints)))
 
     def nonblock(self, on=True):
         fl = self.sh.ok("fcntl", self.fd, 3, 0)

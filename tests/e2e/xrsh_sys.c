@@ -5,8 +5,8 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -179,14 +179,24 @@ static long c_linger(struct call *k)
 	return setsockopt(arg(k, 1), SOL_SOCKET, SO_LINGER, &l, sizeof(l));
 }
 
-/* tcp_info FD: state, bytes_acked, bytes_received */
+/* tcp_info FD [LEN]: shell.py has the names of what is shown */
 static long c_tcp_info(struct call *k)
 {
-	struct tcp_info t = {};
-	socklen_t n = sizeof(t);
-	long r = getsockopt(arg(k, 1), IPPROTO_TCP, TCP_INFO, &t, &n);
+	union {
+		struct tcp_info t;
+		char room[512];	/* of kernels to come */
+	} u = {};
+	const struct tcp_info *t = &u.t;
+	socklen_t n = k->argc > 2 ? (socklen_t)arg(k, 2) : sizeof(u);
+	long r = getsockopt(arg(k, 1), IPPROTO_TCP, TCP_INFO, &u, &n);
+	int e = errno;
 
-	extra(k, " %d", t.tcpi_state);
+	extra(k, " %d %u %llu %llu %llu %u %u %u %u", t->tcpi_state, n, t->tcpi_bytes_sent, t->tcpi_bytes_acked,
+	      t->tcpi_bytes_received, t->tcpi_segs_out, t->tcpi_segs_in, t->tcpi_data_segs_out, t->tcpi_data_segs_in);
+	extra(k, " %u %u %u %u %u %u %u %u %u", t->tcpi_notsent_bytes, t->tcpi_unacked, t->tcpi_rtt, t->tcpi_min_rtt,
+	      t->tcpi_snd_mss, t->tcpi_snd_cwnd, t->tcpi_last_data_sent, t->tcpi_last_data_recv, t->tcpi_snd_wnd);
+	extra(k, " %llu", t->tcpi_bytes_retrans);
+	errno = e;
 	return r;
 }
 

@@ -272,7 +272,7 @@ void end_settle(int e)
 	struct xr_flow *f = &W.flow[e];
 
 	f->turns = f->last_dir = f->rx_spin = f->next_free = f->returns = 0;
-	f->up_after = f->moved_ns = 0;
+	f->up_after = f->moved_ns = f->moved_cycles = f->moved_tx = f->moved_rx = 0;
 	f->need_bytes = UINT64_MAX;
 	/* a look at the kernel socket is due at each call, or only when there is a reason */
 	f->rx_checked = f->tx_checked = hurried ? model_cycles() : 0;

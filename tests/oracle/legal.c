@@ -13,8 +13,8 @@
 #include <sys/epoll.h>
 
 #define LEGAL_TABLE(X) \
-	X(STATE, "TCP_INFO: the state of a socket that is shut down, which changes with the " \
-	  "peer's acknowledgements, and stays ESTABLISHED beneath a connection on shm") \
+	X(STATE, "TCP_INFO: the state of a socket that is shut down, which changes with the peer's " \
+	  "acknowledgement of the FIN") \
 	X(NAME, "getpeername or shutdown of a connection that is shut down both ways: the kernel forgets the " \
 	  "peer when the last FIN is acknowledged, and on shm FINs follow when the end was read") \
 	X(EDGE, "a connection that changes its carrier is registered anew: an edge-triggered set reports " \
@@ -59,12 +59,26 @@ static int legal(enum legal which)
 	return 1;
 }
 
+/* The state once a FIN that was sent has been acknowledged. */
+static int64_t state_settled(int64_t state)
+{
+	switch (state) {
+	case TCP_FIN_WAIT1:
+		return TCP_FIN_WAIT2;
+	case TCP_LAST_ACK:
+	case TCP_CLOSING:
+	case TCP_TIME_WAIT:
+		return TCP_CLOSE;
+	default:
+		return state;
+	}
+}
+
 static int extra_legal(const struct op *o, int i, int64_t p, int64_t q)
 {
 	if (o->kind == OP_IOCTL && o->arg[1] == IOC_SIOCOUTQ && !i && p >= 0 && q >= 0)
 		return legal(LEGAL_OUTQ);
-	if (o->kind == OP_GETOPT && o->arg[1] == OPT_STATE && i == 1 && p != TCP_LISTEN &&
-	    q != TCP_LISTEN)
+	if (o->kind == OP_GETOPT && o->arg[1] == OPT_STATE && i == 1 && state_settled(p) == state_settled(q))
 		return legal(LEGAL_STATE);
 	return 0;
 }
