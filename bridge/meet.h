@@ -41,6 +41,8 @@ struct meet_ops {
 	void (*failed)(void *flow, enum xr_reason why, uint32_t again_ms);
 	void (*message)(void *flow, struct xrdma_channel *ch, const struct xrdma_msg *msg);
 	void (*sent)(void *flow, struct xrdma_channel *ch, uint64_t id);
+	/* One-sided operations, in order; may be NULL. */
+	void (*done)(void *flow, struct xrdma_channel *ch, uint64_t id);
 	/* The flow is forgotten, the channel is no more. */
 	void (*closed)(void *flow, struct xrdma_channel *ch, int error);
 	/* A context is new: its options may be set, memory registered. */

@@ -103,6 +103,15 @@ static void dev_sent(struct xrdma_channel *ch, uint64_t id, void *arg)
 		d->meet->ops.sent(e->flow->flow, ch, id);
 }
 
+static void dev_done(struct xrdma_channel *ch, uint64_t id, void *arg)
+{
+	struct meet_end *e = xrdma_get_user(ch);
+	struct meet_dev *d = arg;
+
+	if (e && e->flow && e->flow->state == MEET_UP && d->meet->ops.done)
+		d->meet->ops.done(e->flow->flow, ch, id);
+}
+
 static void dev_closed(struct xrdma_channel *ch, int error, void *arg)
 {
 	struct meet_end *e = xrdma_get_user(ch);
@@ -135,7 +144,7 @@ static int dev_open(struct meet_dev *d)
 {
 	static const struct xrdma_callbacks cb = {
 		.accepted = dev_accepted, .connected = dev_connected, .message = dev_message, .sent = dev_sent,
-		.closed = dev_closed,
+		.done = dev_done, .closed = dev_closed,
 	};
 	char name[16 + INET6_ADDRSTRLEN] = "verbs:";
 	struct epoll_event ev = { .events = EPOLLIN };

@@ -105,7 +105,8 @@ static const struct meet_ops ops = {
 
 static struct meet *make(const uint8_t *k, int trust)
 {
-	struct meet_config cfg = { .device = address ? "auto" : "shm", .software = 1, .key = k, .trust_fabric = trust, .timeout = patience };
+	struct meet_config cfg = { .device = address ? "auto" : "shm", .software = 1, .key = k, .trust_fabric = trust,
+				   .timeout = patience };
 	struct meet *m;
 
 	assert_int_equal(meet_open(&m, &cfg, &ops, NULL), 0);
