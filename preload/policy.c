@@ -7,6 +7,7 @@
 #include <sys/auxv.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include "far.h"
 #include "flow.h"
 #include "log.h"
 #include "mem.h"
@@ -170,8 +171,11 @@ enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t)
 	r = xr_proof_lookup(&far, &id);
 	if (r == -EBUSY)
 		return XR_REASON_YOUNG;
-	if (r == -ENOENT)
-		return XR_REASON_NOT_LOCAL;
+	if (r == -ENOENT) {
+		why = xr_far_off();
+		/* where nothing speaks against it there is no carrier yet, either */
+		return why == XR_REASON_NONE ? XR_REASON_NOT_LOCAL : why;
+	}
 	if (r)
 		return r == -EMFILE || r == -ENFILE ? XR_REASON_LIMIT_FDS :
 						      XR_REASON_PROOF_UNAVAILABLE;

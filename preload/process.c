@@ -3,6 +3,7 @@
 #include "hook.h"
 #include <sys/mman.h>
 #include "control.h"
+#include "far.h"
 #include "log.h"
 #include "ready.h"
 #include "relay.h"
@@ -52,6 +53,7 @@ void xr_process_init(void)
 		     (uint64_t)xr_config_load(&xr_cfg, NULL, environ, NULL, NULL));
 	xr_active = xr_cfg.enabled && xr_cfg.fabric != XR_FABRIC_NONE && xr_cfg.max_flows;
 	xr_stats_off(xr_config_off(&xr_cfg));
+	xr_far_init();
 	xr_store_release(&state, 2);
 }
 
