@@ -266,4 +266,6 @@ void xr_rest(struct xrdma_context *ctx)
 		more |= ch->awake;
 	}
 	ctx->rest = more && rest_ns(ctx) ? now + rest_ns(ctx) : 0;
+	if (!more)
+		xr_pool_trim(&ctx->pool);
 }

@@ -7,6 +7,7 @@
 #include "log.h"
 
 #define QP_INDEX_BITS	12u
+#define QP_FEW		16u	/* requests that a queue has room for at first, of those that it may come to hold */
 _Static_assert(SHM_MAX_QP == 1u << QP_INDEX_BITS, "QP numbers");
 
 /* A number is generation : 16 | index : 12, so that a late message finds no stranger. */
@@ -84,8 +85,8 @@ int shm_qp_create(struct xr_dev *dev, const struct xr_qp_attr *attr, struct xr_q
 	q->attr = *attr;
 	if (!q->attr.max_rd_atomic)
 		q->attr.max_rd_atomic = SHM_MAX_RD;
-	q->sq_mask = qp_pow2(attr->sq_depth) - 1;
-	q->rq_mask = qp_pow2(attr->rq_depth) - 1;
+	q->sq_mask = qp_pow2(attr->sq_depth < QP_FEW ? attr->sq_depth : QP_FEW) - 1;
+	q->rq_mask = qp_pow2(attr->rq_depth < QP_FEW ? attr->rq_depth : QP_FEW) - 1;
 	q->sq = calloc((size_t)q->sq_mask + 1, sizeof(*q->sq));
 	q->rq = calloc((size_t)q->rq_mask + 1, sizeof(*q->rq));
 	if (!q->sq || !q->rq) {
@@ -360,10 +361,47 @@ int shm_qp_destroy(struct xr_qp *qp)
 
 /* --- posting --------------------------------------------------------------------- */
 
+/* Twice the room in a queue that is full and may be longer; a few times in the life of a queue pair. */
+static int qp_grow(void **queue, size_t size, uint32_t *mask, uint32_t first, uint32_t depth)
+{
+	uint32_t room = *mask + 1, i;
+	uint8_t *old = *queue, *new;
+
+	if (room >= depth)
+		return -EAGAIN;
+	new = malloc(2 * room * size);
+	if (!new)
+		return -ENOMEM;
+	for (i = first; i != first + room; i++)
+		memcpy(new + (i & (2 * room - 1)) * size, old + (i & (room - 1)) * size, size);
+	free(old);
+	*queue = new;
+	*mask = 2 * room - 1;
+	return 0;
+}
+
+static int sq_grow(struct shm_qp *q)
+{
+	void *sq = q->sq;
+	int r = qp_grow(&sq, sizeof(*q->sq), &q->sq_mask, q->sq_done, q->attr.sq_depth);
+
+	q->sq = sq;
+	return r;
+}
+
+static int rq_grow(struct shm_qp *q)
+{
+	void *rq = q->rq;
+	int r = qp_grow(&rq, sizeof(*q->rq), &q->rq_mask, q->rq_done, q->attr.rq_depth);
+
+	q->rq = rq;
+	return r;
+}
+
 int shm_post_send(struct xr_qp *qp, const struct xr_send_wr *wr)
 {
 	struct shm_qp *q = shm_qp(qp);
-	struct shm_swr *w = &q->sq[q->sq_head & q->sq_mask];
+	struct shm_swr *w;
 	uint64_t len = 0;
 	uint32_t i;
 
@@ -376,14 +414,15 @@ int shm_post_send(struct xr_qp *qp, const struct xr_send_wr *wr)
 		len += wr->sge[i].len;
 	if (xr_unlikely(len > ((wr->flags & XR_SEND_INLINE) ? XR_CHUNK : SHM_MAX_MSG)))
 		return -EMSGSIZE;
-	if (xr_unlikely(q->sq_head - q->sq_done >= q->attr.sq_depth)) {
-		if (qp->state == XR_QPS_ERR || !shm_sq_complete(q)) {
+	if (xr_unlikely(q->sq_head - q->sq_done > q->sq_mask || q->sq_head - q->sq_done >= q->attr.sq_depth)) {
+		if ((qp->state == XR_QPS_ERR || !shm_sq_complete(q)) && sq_grow(q)) {
 			q->want_room = SHM_ROOM_SQ;
 			shm_activate(q);
 			return -EAGAIN;
 		}
 	}
 	q->want_room = 0;
+	w = &q->sq[q->sq_head & q->sq_mask];
 	w->wr_id = wr->wr_id;
 	w->raddr = wr->raddr;
 	w->rkey = wr->rkey;
@@ -442,12 +481,19 @@ int shm_post_send(struct xr_qp *qp, const struct xr_send_wr *wr)
 int shm_post_recv(struct xr_qp *qp, const struct xr_recv_wr *wr)
 {
 	struct shm_qp *q = shm_qp(qp);
-	struct shm_rwr *w = &q->rq[q->rq_head & q->rq_mask];
+	struct shm_rwr *w;
 
 	if (xr_unlikely(qp->state == XR_QPS_RESET || (!wr->sge.addr && wr->sge.len)))
 		return -EINVAL;
 	if (xr_unlikely(q->rq_head - q->rq_done >= q->attr.rq_depth))
 		return -EAGAIN;
+	if (xr_unlikely(q->rq_head - q->rq_done > q->rq_mask)) {
+		int r = rq_grow(q);
+
+		if (r)
+			return r;
+	}
+	w = &q->rq[q->rq_head & q->rq_mask];
 	w->wr_id = wr->wr_id;
 	w->addr = wr->sge.addr;
 	w->len = wr->sge.len;

@@ -181,6 +181,14 @@ int xr_pool_destroy(struct xr_pool *p)
 	return 0;
 }
 
+void xr_pool_trim(struct xr_pool *p)
+{
+	struct xr_arena *a;
+
+	while ((a = find_empty(p)))
+		arena_free(a);
+}
+
 int xr_pool_get(struct xr_pool *p, size_t len, struct xr_buf *buf)
 {
 	size_t arena_len = XR_POOL_ARENA;

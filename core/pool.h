@@ -2,8 +2,8 @@
 /*
  * Registered memory of one context: arenas of XR_POOL_ARENA bytes from the device's mr_alloc,
  * each cut into buffers of one size class.  A request beyond the largest class gets an arena of
- * its own, which is given back with it.  An arena that is empty is kept, and cut anew for
- * another class when the budget is used up.
+ * its own, which is given back with it.  An arena that is empty is kept until xr_pool_trim(),
+ * and cut anew for another class when the budget is used up.
  *
  * Regions are open to no peer: what a peer may read is opened with a window (mw_bind), buffer
  * by buffer.
@@ -53,6 +53,8 @@ int xr_pool_destroy(struct xr_pool *p);
  * until a buffer is put; -EMSGSIZE: beyond the whole budget; -EINVAL: len 0; -ENOMEM.
  */
 int xr_pool_get(struct xr_pool *p, size_t len, struct xr_buf *buf);
+/* Gives arenas without a buffer that is out back to the device. */
+void xr_pool_trim(struct xr_pool *p);
 /* Takes it back and clears *buf.  -EINVAL: not a buffer of this pool that is out. */
 int xr_pool_put(struct xr_pool *p, struct xr_buf *buf);
 

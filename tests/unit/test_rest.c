@@ -144,6 +144,7 @@ static void grows_and_shrinks(void **state)
 		assert_int_equal(of(&b).peer_msgs, XR_CHANNEL_REST);
 		xrdma_get_context_stats(a.ctx, &cs);
 		assert_int_equal(cs.recv_bytes, REST_BYTES);
+		assert_int_equal(cs.pool_bytes, XR_POOL_ARENA);
 		/* one small message at a time needs no more */
 		for (; a.got < before + 50; ) {
 			say_many(&b, 1, 100);
@@ -168,7 +169,11 @@ static void grows_and_shrinks(void **state)
 		assert_int_equal(of(&b).recv_bytes, REST_BYTES);
 		/* and back, while nothing is said */
 		wait_for(of(&a).recv_bytes == REST_BYTES && of(&b).peer_msgs == XR_CHANNEL_REST);
+		assert_true(a.ctx->pool.used > XR_POOL_ARENA);
 		wait_for(!a.ctx->rest && !b.ctx->rest);
+		/* what nobody uses any more is not kept either */
+		assert_int_equal(a.ctx->pool.used, XR_POOL_ARENA);
+		assert_int_equal(b.ctx->pool.used, XR_POOL_ARENA);
 		assert_int_equal(of(&a).recv_msgs, XR_CHANNEL_REST);
 		assert_int_equal(b.ch->out_mask, XR_CHANNEL_REST - 1);
 		assert_int_equal(a.ctx->pool.bufs, XR_CHANNEL_REST + XR_WINDOW_CTL + 2);
