@@ -111,6 +111,9 @@ struct xr_flow {
 	uint32_t moved_tx_msgs, moved_rx_msgs;
 	uint64_t moved_cycles;		/* cycle count at moved_ns */
 
+	/* window shut since, and how far the peer was then (flow_ready.c): tx_lock */
+	uint64_t shut_ns, shut_consumed;
+
 	/* send direction: tx_lock */
 	struct xr_lock tx_lock __attribute__((aligned(XR_PAIRLINE)));
 	_Atomic uint32_t tx_state;	/* written under tx_lock; others look */

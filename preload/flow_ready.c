@@ -2,6 +2,10 @@
 /* What a sleeper or a poller sees of a flow. */
 #include <errno.h>
 #include <poll.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include "flow.h"
 #include "mem.h"
 #include "ready.h"
@@ -106,8 +110,38 @@ int xr_flow_peek(struct xr_flow *f, uint32_t mask)
 	return 0;
 }
 
+/*
+ * TCP_USER_TIMEOUT ends a connection whose peer takes nothing of what waits for it.  That is for the
+ * kernel to do: it gets the bytes when the window has been shut, and has not moved, between two looks.
+ */
+#define SHUT_NS		500000000u
+
+static void flow_shut(struct xr_flow *f)
+{
+	uint64_t consumed = xr_load_relaxed(&f->tx.dir->consumed);
+	socklen_t len = sizeof(uint32_t);
+	uint32_t ms = 0;
+	int shut;
+
+	if (f->owner_pid != xr_getpid() || xr_trylock(&f->tx_lock))
+		return;
+	shut = f->tx_state == XR_TX_RING && !f->tx_shut && !xr_shm_tx_space(&f->tx);
+	if (!shut || !f->shut_ns || consumed != f->shut_consumed) {
+		f->shut_ns = shut ? xr_now_ns() : 0;
+		f->shut_consumed = consumed;
+		shut = 0;
+	}
+	xr_unlock(&f->tx_lock);
+	if (!shut || xr_now_ns() - f->shut_ns < SHUT_NS)
+		return;
+	if (!xr_sys5(SYS_getsockopt, f->priv->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, &len) && ms)
+		xr_flow_retreat(f, f->priv->fd, XR_REASON_OPTION, 0);
+}
+
 int xr_flow_unrung(struct xr_flow *f)
 {
+	if (f->tx_state == XR_TX_RING)
+		flow_shut(f);
 	if (!(f->tx_state == XR_TX_RING && !f->tx.frozen &&
 	      (xr_load_relaxed(&f->tx.dir->arm) & XR_ARM_FROZEN)) &&
 	    !(f->rx_state == XR_RX_RING && !f->rx.frozen &&

@@ -82,7 +82,7 @@ static int proof_socket(void)
 	return 0;
 }
 
-static int proof_query(const struct xr_tuple *t, struct xr_sock_ident *id)
+static int proof_query(const struct xr_tuple *t, struct xr_sock_ident *id, uint32_t device)
 {
 	struct {
 		struct nlmsghdr h;
@@ -106,6 +106,7 @@ static int proof_query(const struct xr_tuple *t, struct xr_sock_ident *id)
 	q.r.id.idiag_dport = t->pport;
 	memcpy(q.r.id.idiag_src, t->local, 16);
 	memcpy(q.r.id.idiag_dst, t->peer, 16);
+	q.r.id.idiag_if = device;
 	q.r.id.idiag_cookie[0] = INET_DIAG_NOCOOKIE;
 	q.r.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
 	if (xr_sys6(SYS_sendto, proof_nl, &q, sizeof(q), 0, 0, 0) != (long)sizeof(q))
@@ -142,6 +143,8 @@ static int proof_query(const struct xr_tuple *t, struct xr_sock_ident *id)
 	return -EIO;
 }
 
+#define LOOPBACK	1	/* LOOPBACK_IFINDEX of the kernel, in every network namespace */
+
 int xr_proof_lookup(const struct xr_tuple *t, struct xr_sock_ident *id)
 {
 	int r;
@@ -151,7 +154,10 @@ int xr_proof_lookup(const struct xr_tuple *t, struct xr_sock_ident *id)
 		return -EAGAIN;
 	r = proof_socket();
 	if (!r)
-		r = proof_query(t, id);
+		r = proof_query(t, id, 0);
+	/* a socket that is bound to a device is found by that alone: whoever it is, we reach it by lo */
+	if (r == -ENOENT)
+		r = proof_query(t, id, LOOPBACK);
 	xr_unlock(&proof_lock);
 	return r;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Calls that make, change and end sockets, signals and processes. */
+#include "pattern.h"
 #include "xrsh.h"
 
 #include <arpa/inet.h>
@@ -85,6 +86,24 @@ static long c_connect(struct call *k)
 	socklen_t n = address(k, 2, &ss);
 
 	return connect(arg(k, 1), (struct sockaddr *)&ss, n);
+}
+
+/* sendto FD N FLAGS KEY OFF ADDRESS PORT */
+static long c_sendto(struct call *k)
+{
+	struct sockaddr_storage ss;
+	socklen_t len = address(k, 6, &ss);
+	size_t n = arg(k, 2);
+	uint8_t *b = malloc(n + 1);
+	long r;
+	int e;
+
+	pattern_fill(arg(k, 4), arg(k, 5), b, n);
+	r = sendto(arg(k, 1), b, n, arg(k, 3), (struct sockaddr *)&ss, len);
+	e = errno;
+	free(b);
+	errno = e;
+	return r;
 }
 
 static long c_accept(struct call *k)
@@ -462,6 +481,7 @@ const struct command sys_commands[] = {
 	{ "bind", 3, c_bind },
 	{ "listen", 2, c_listen },
 	{ "connect", 3, c_connect },
+	{ "sendto", 7, c_sendto },
 	{ "accept", 1, c_accept },
 	{ "getsockname", 1, c_name },
 	{ "getpeername", 1, c_name },
