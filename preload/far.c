@@ -24,8 +24,8 @@ void xr_far_init(void)
 		return;
 	far_key_error = xr_key_load(path, far_key);
 	if (far_key_error)
-		xr_info("key %s: %s", path, far_key_error == -EPERM ? "others than its owner and group may use it, or it "
-			"belongs to somebody else" : far_key_error == -EINVAL ? "it is not a key" :
+		xr_info("key %s: %s", path, far_key_error == -EPERM ? "others than its owner and group may use it, or "
+			"it belongs to somebody else" : far_key_error == -EINVAL ? "it is not a key" :
 			xr_error_text(far_key_error));
 }
 
