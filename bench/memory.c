@@ -196,8 +196,8 @@ int main(int argc, char **argv)
 	}
 	turn();
 	if (!json)
-		printf("bytes of one end of a channel (%u channels): receives (they are part of shared), heap, shared memory;\n"
-		       "the last columns: 64 receives of the largest message here, and how much less our receives are\n"
+		printf("bytes of one end of a channel (%u channels): receives (part of shared), heap, shared memory;\n"
+		       "last: 64 receives of the largest message here, and how much less ours are\n"
 		       "%-28s %8s %8s %8s %10s %8s\n", n, "", "receives", "heap", "shared", "per slot", "less");
 	line(json, "new", held(n));
 	traffic(n, 1, 64);

@@ -3,8 +3,12 @@
 import os
 import random
 import re
+import signal
 import subprocess
+import threading
 import time
+
+import pytest
 
 import harness
 
@@ -44,3 +48,95 @@ def test_lines_of_code():
             text = re.sub(r"/\*.*?\*/", "", f.read(), flags=re.S)
         total += sum(1 for line in text.splitlines() if line.strip())
     assert total < 50, total
+
+
+def start(*argv, **more):
+    return subprocess.Popen([harness.find("examples/" + argv[0]), *argv[1:]], stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
+
+
+def feed(program, first, stop):
+    """Records, numbered, as fast as they are taken; until the program is gone."""
+    def run():
+        n = first
+        try:
+            while not stop.is_set():
+                program.stdin.write(b"".join(b"record %d %s\n" % (i, b"x" * (i % 300)) for i in range(n, n + 20)))
+                program.stdin.flush()
+                n += 20
+                time.sleep(0.001)
+        except BrokenPipeError:
+            pass
+    t = threading.Thread(target=run)
+    t.start()
+    return t
+
+
+def test_standby():
+    """A primary is killed under load, five times: no record that it acknowledged is lost, and its standby takes over."""
+    name = "example.%d.%d" % (os.getpid(), time.monotonic_ns())
+    primary, took, known, stop = start("log-store", name), [], b"", threading.Event()
+    running = [primary]
+    try:
+        for turn in range(5):
+            end = time.monotonic() + 10
+            while True:  # until the primary listens
+                standby = start("log-store", name, "shm", name)
+                running.append(standby)
+                time.sleep(0.1)
+                if standby.poll() is None:
+                    break
+                assert time.monotonic() < end, standby.stderr.read()
+            feeder = feed(primary, 1000000 * turn, stop)
+            said = [primary.stdout.readline() for _ in range(300)]
+            os.kill(primary.pid, signal.SIGKILL)
+            killed = time.monotonic()
+            line = standby.stderr.readline()
+            took.append(time.monotonic() - killed)
+            assert line.startswith(b"log-store: primary with "), line
+            said += primary.stdout.read().splitlines(True)
+            if not said[-1].endswith(b"\n"):
+                said.pop()
+            feeder.join()
+            # it begins with what it holds, which is all that was acknowledged, in whole records
+            log, known = standby.stdout.read(int(line.split()[3])), known + b"".join(said)
+            assert log.startswith(known) and log.endswith(b"\n"), (len(log), len(known))
+            primary, known = standby, log
+        assert sorted(took)[2] < 0.2, took
+    finally:
+        stop.set()
+        for p in running:
+            p.kill()
+            p.communicate()
+
+
+@pytest.mark.parametrize("size,count", [(4096, 4000), (1 << 20, 100)])
+def test_replicas(size, count):
+    """Blocks on three replicas, each read back from each; one replica that dies in between is left out."""
+    names = ["example.%d.%d.%d" % (os.getpid(), time.monotonic_ns(), i) for i in range(3)]
+    replicas = [start("block-replica", n) for n in names]
+    try:
+        for kill in (False, True):
+            end = time.monotonic() + 10
+            while True:
+                client = start("block-client", str(size), str(count), "shm", *names)
+                first = client.stdout.readline()
+                if first == b"0\n":
+                    break
+                assert b"refused" in client.communicate()[1] and time.monotonic() < end
+                time.sleep(0.05)
+            if kill:
+                os.kill(replicas[1].pid, signal.SIGKILL)
+            out, err = client.communicate(timeout=30)
+            assert client.returncode == 0, err
+            assert out.splitlines()[-1] == b"%d blocks of %d bytes on %d replicas" % (count, size, 2 if kill else 3)
+            assert (b"replica 1 is lost" in err) == kill
+        # two that are lost are too many
+        os.kill(replicas[2].pid, signal.SIGKILL)
+        replicas[2].wait()
+        client = start("block-client", str(size), str(count), "shm", *names)
+        assert b"too few replicas" in client.communicate(timeout=30)[1] and client.returncode == 1
+    finally:
+        for p in replicas:
+            p.kill()
+            p.communicate()

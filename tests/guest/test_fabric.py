@@ -69,6 +69,61 @@ def test_echo(mtu):
             assert "Connection refused" in echo(b, address, "hello", "verbs").stderr
 
 
+def start(host, *argv):
+    with host.inside():
+        return subprocess.Popen([harness.find("examples/" + argv[0]), *argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, env=dict(os.environ, XRDMA_MODULE_DIR=MODULE))
+
+
+def test_standby():
+    """A log is pulled by READ from another host; its primary is killed, and nothing that was acknowledged is lost."""
+    with hosts.Hosts(2, "rxe") as (a, b):
+        names = ["%s:7000" % h.address for h in (a, b)]
+        primary = start(a, "log-store", names[0], "verbs")
+        try:
+            end = time.monotonic() + 10
+            while True:
+                standby = start(b, "log-store", names[1], "verbs", names[0])
+                time.sleep(0.3)
+                if standby.poll() is None:
+                    break
+                assert primary.poll() is None and time.monotonic() < end, standby.stderr.read()
+            text = b"".join(b"record %d %s\n" % (i, b"x" * (i % 300)) for i in range(500))
+            primary.stdin.write(text)
+            primary.stdin.flush()
+            said = b"".join(primary.stdout.readline() for _ in range(300))
+            primary.kill()
+            killed = time.monotonic()
+            line = standby.stderr.readline()
+            print("taken over after %.0f ms" % (1000 * (time.monotonic() - killed)))
+            log = standby.stdout.read(int(line.split()[3]))
+            assert text.startswith(log) and log.startswith(said + primary.stdout.read())
+        finally:
+            for p in (primary, standby):
+                p.kill()
+                p.communicate()
+
+
+def test_replicas():
+    """Blocks on three replicas of another host, written and read by the device alone."""
+    with hosts.Hosts(2, "rxe") as (a, b):
+        names = ["%s:%d" % (a.address, 7001 + i) for i in range(3)]
+        replicas = [start(a, "block-replica", n, "verbs") for n in names]
+        try:
+            for size, count in ((4096, 200), (1 << 20, 5)):
+                end = time.monotonic() + 10
+                while True:
+                    out, err = start(b, "block-client", str(size), str(count), "verbs", *names).communicate(timeout=60)
+                    if b"too few" not in err:
+                        break
+                    assert time.monotonic() < end, err
+                assert out.splitlines()[-1] == b"%d blocks of %d bytes on 3 replicas" % (count, size), err
+        finally:
+            for p in replicas:
+                p.kill()
+                p.communicate()
+
+
 def test_iwarp_is_refused():
     """iWARP has the ports of TCP: no half support."""
     with hosts.Hosts(2, "siw") as (a, b):
