@@ -13,7 +13,8 @@ PACKAGES_APPS=(apache2-utils curl haproxy iperf3 memcached netcat-openbsd nginx 
 
 # What a guest kernel is built with, and what its tests run in it.
 PACKAGES_KERNEL=(bc bison flex gcc libc6-dev libelf-dev libssl-dev make xz-utils)
-PACKAGES_GUEST=(ibverbs-providers ibverbs-utils iproute2 perftest rdma-core rdmacm-utils redis-server redis-tools)
+PACKAGES_GUEST=(ibverbs-providers ibverbs-utils iproute2 nftables perftest rdma-core rdmacm-utils
+	redis-server redis-tools)
 # What the suites of tests/suites are made of, beside those.
 PACKAGES_SUITES=(dpkg-dev libpython3.11-testsuite memcached perl redis-server redis-tools tcl)
 
