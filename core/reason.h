@@ -32,7 +32,7 @@
 	X(MPTCP, 20, "mptcp", "The socket is Multipath TCP.")                                      \
 	X(SELF_CONNECT, 21, "self-connect", "The socket is connected to itself.")                  \
 	X(UNHOOKED_IO, 22, "unhooked-io", "Bytes moved that did not pass through the hooks.")      \
-	X(EPOLL_EXCLUSIVE, 23, "epoll-exclusive", "The descriptor is registered EPOLLEXCLUSIVE.")  \
+	X(EPOLL_EXCLUSIVE, 23, "epoll-exclusive", "It is registered with epoll in a way that cannot move.")  \
 	X(PROOF_FAILED, 24, "proof-failed", "The caller could not prove that it owns the peer.")   \
 	X(PROOF_UNAVAILABLE, 25, "proof-unavailable", "The kernel offers no inet_diag to prove ownership with.") \
 	X(VERSION_MISMATCH, 26, "version-mismatch", "The other end speaks another protocol version.") \

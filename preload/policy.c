@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* What the configuration says about a flow, and how the flow shows to xr-stat. */
+#include <asm/ioctls.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/stat.h>
+#include <linux/sockios.h>
 #include <sys/syscall.h>
 #include "far.h"
 #include "flow.h"
@@ -141,6 +143,18 @@ static int up_protocol_is_tcp(int fd)
 	       proto == IPPROTO_TCP;
 }
 
+/*
+ * Nothing of what was sent is acknowledged: the last step of the handshake may not have been taken at
+ * the other end, and where that is here, its socket is not there to be found yet.
+ */
+static int up_unheard(const struct xr_flow *f, int fd)
+{
+	int outq = 0;
+
+	return !xr_sys3(SYS_ioctl, fd, SIOCOUTQ, &outq) && outq > 0 &&
+	       (uint64_t)outq >= xr_load_relaxed(&f->tcp_tx);
+}
+
 enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t)
 {
 	union xr_sockaddr local, peer;
@@ -169,7 +183,7 @@ enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t)
 	if (!memcmp(&far, t, sizeof(far)))
 		return XR_REASON_SELF_CONNECT;
 	r = xr_proof_lookup(&far, &id);
-	if (r == -EBUSY)
+	if (r == -EBUSY || (r == -ENOENT && up_unheard(f, fd)))
 		return XR_REASON_YOUNG;
 	if (r == -ENOENT) {
 		why = xr_far_off();

@@ -35,11 +35,11 @@ def listening(env, port):
     return False
 
 
-def serve(env, make, tries=5, **kw):
+def serve(env, make, tries=5, role="server", **kw):
     """Start a server: make(port) gives its command line. Returns (process, port) once it listens."""
     for _ in range(tries):
         port = free_port(env)
-        p = env.start("server", make(port), **kw)
+        p = env.start(role, make(port), **kw)
         end = time.monotonic() + 15
         while not listening(env, port):
             if p.poll() is not None:
