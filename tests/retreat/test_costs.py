@@ -55,6 +55,15 @@ def test_fork_with_ten_thousand_connections(two):
         both.client.ok("crowd", 4, timeout=60)
     else:
         pytest.fail("%d of %d are on shm" % (on, CROWD))
+    # what an idle one costs a process: resident bytes, and descriptors that are not the connection itself
+    for role in ("client", "server"):
+        here, there = (getattr(p, role).pid for p in (both, plain))
+        grown = (harness.rss(here) - harness.rss(there)) / CROWD
+        extra = len(harness.fds(here)) - len(harness.fds(there))
+        print("%s with %d connections: %d bytes for each beyond TCP's, %d descriptors for all" % (
+            role, CROWD, grown, extra))
+        # 64 hand-shakes may be under way, with a descriptor each; besides, there are those of the process
+        assert extra < 64 + 20 and grown < 32768
     for _ in range(6):  # medians of interleaved runs; one of six looks must find the machine quiet
         took = [[], []]
         for _ in range(12):
