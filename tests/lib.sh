@@ -8,8 +8,8 @@ PACKAGES_BUILD=(autoconf automake gcc libc6-dev libcmocka-dev libibverbs-dev lib
 	nettle-dev pkg-config)
 PACKAGES_TEST=(mandoc python3 python3-pytest python3-pytest-timeout python3-pytest-xdist)
 # Programs that tests drive; a test whose program is missing is skipped and counted as such.
-PACKAGES_APPS=(apache2-utils curl erlang-base haproxy iperf3 memcached mosquitto mosquitto-clients
-	netcat-openbsd nginx nodejs openssh-client openssh-server postgresql procps redis-server
+PACKAGES_APPS=(apache2-utils curl erlang-base haproxy iperf3 iproute2 memcached mosquitto
+	mosquitto-clients netcat-openbsd nginx nodejs openssh-client openssh-server postgresql procps redis-server
 	redis-tools rsync socat strace wrk)
 
 # What a guest kernel is built with, and what its tests run in it.
