@@ -191,6 +191,13 @@ static void link_chunk_put(void *ctx, uint32_t i)
 	if (xr_unlikely(l->owner_pid != xr_getpid()) || i >= l->own.hdr.nchunks)
 		return;
 	link_lock(l);
+	/* the peer of a broken link cannot be asked, and may be reading it: no other flow gets it */
+	if (xr_unlikely(xr_load_relaxed(&l->dead))) {
+		l->chunks_used--;
+		link_unlock(l);
+		xr_fetch_sub(&link_used, XR_CHUNK);
+		return;
+	}
 	l->chunk_next[i] = UINT32_MAX;
 	if (l->chunk_free == UINT32_MAX)
 		l->chunk_free = i;
@@ -274,11 +281,21 @@ void xr_shm_link_notify_own(struct xr_shm_link *l, uint32_t waiter, uint32_t coo
 	link_ring_one(l, &l->bell_rx[waiter]);
 }
 
+static void link_die(struct xr_shm_link *l)
+{
+	xr_fd_close(l->conn);
+	l->conn = -1;
+	/* release: pairs with acquire loads of dead by flows */
+	xr_store_release(&l->dead, 1);
+}
+
 static int link_bell_make(struct xr_shm_link *l, uint32_t w)
 {
 	struct link_msg m = { LINK_MSG_BELL, w };
 	long fd, r;
 
+	if (l->conn < 0)
+		return -EPIPE;
 	fd = xr_sys2(SYS_eventfd2, 0, EFD_NONBLOCK | EFD_CLOEXEC);
 	if (fd < 0)
 		return (int)fd;
@@ -286,7 +303,9 @@ static int link_bell_make(struct xr_shm_link *l, uint32_t w)
 	if (r < 0)
 		goto close_fd;
 	fd = r;
-	r = l->conn < 0 ? -EPIPE : xr_unix_send(l->conn, &m, sizeof(m), (int[]){ (int)fd }, 1);
+	r = xr_unix_send(l->conn, &m, sizeof(m), (int[]){ (int)fd }, 1);
+	if (r == -EPIPE || r == -ECONNRESET)
+		link_die(l);
 	if (r < 0)
 		goto close_fd;
 	/* release: pairs with the acquire in xr_shm_link_bell */
@@ -348,14 +367,6 @@ void xr_shm_link_harvest(struct xr_shm_link *l, uint32_t w,
 	l->cq_head[w] = head;
 	if (xr_unlikely(all))
 		fn(arg, l, UINT32_MAX);
-}
-
-static void link_die(struct xr_shm_link *l)
-{
-	xr_fd_close(l->conn);
-	l->conn = -1;
-	/* release: pairs with acquire loads of dead by flows */
-	xr_store_release(&l->dead, 1);
 }
 
 static int link_take(struct xr_shm_link *l, const struct link_msg *m, ssize_t n, const int *fds,

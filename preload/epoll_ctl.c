@@ -293,5 +293,7 @@ int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 		xr_flow_stay_tcp(f, fd, XR_REASON_LIMIT_MEMORY);
 		r = 0;
 	}
+	if (!r && op == EPOLL_CTL_ADD)
+		xr_flow_link_lost(f, fd);
 	return r;
 }

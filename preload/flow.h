@@ -251,6 +251,11 @@ int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_re
 int xr_flow_hand_over(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns);
 /* The same where nothing else can be done: what is missing then is counted, and they stop. */
 void xr_flow_let_go(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns);
+/*
+ * The flow's link is broken and its connection is not: no bell can be passed any more, so it goes
+ * back to TCP.  No lock may be held.  1: it has been told to.
+ */
+int xr_flow_link_lost(struct xr_flow *f, int fd);
 /* 1: nobody at the other end will do anything for this flow any more. */
 int xr_flow_alone(struct xr_flow *f, int fd);
 #define XR_HANDOVER_WAIT_NS	1000000000ull	/* for all flows of a call together */

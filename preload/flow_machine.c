@@ -495,6 +495,20 @@ int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait
 				  wait_ns ? XR_RETREAT_HAND_OVER : XR_RETREAT_FREEZE, wait_ns);
 }
 
+int xr_flow_link_lost(struct xr_flow *f, int fd)
+{
+	/* acquire: pairs with link_die */
+	if (xr_likely(!f->link || !xr_load_acquire(&f->link->dead)) || f->owner_pid != xr_getpid() ||
+	    !(xr_load_acquire(&f->path) & XR_PATH_FABRIC) || f->reason == XR_REASON_FABRIC_LOST)
+		return 0;
+	/* the end of the peer's process is told by the end of the connection */
+	if ((xr_flow_peer_state(f) & XR_DIR_CLOSED) ||
+	    (xr_ksock_poll(fd, POLLRDHUP) & (POLLRDHUP | POLLHUP | POLLERR)))
+		return 0;
+	xr_flow_retreat(f, fd, XR_REASON_FABRIC_LOST, 0);
+	return 1;
+}
+
 int xr_flow_hand_over(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns)
 {
 	int r;

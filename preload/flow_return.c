@@ -33,6 +33,7 @@ int xr_flow_may_return(enum xr_reason why)
 	case XR_REASON_LIMIT_FDS:
 	case XR_REASON_LIMIT_MEMORY:
 	case XR_REASON_PEER_DIED:
+	case XR_REASON_FABRIC_LOST:
 	case XR_REASON_RETREAT_REQUESTED:
 	case XR_REASON_TIMEOUT:
 	case XR_REASON_OPERATOR:
@@ -129,8 +130,12 @@ int xr_flow_return_due(struct xr_flow *f)
 		xr_fetch_and(&f->path, ~XR_PATH_COUNT);
 		return 0;
 	}
-	if (!return_agreed(f))
+	if (!return_agreed(f)) {
+		/* who finds the link broken says no more over it */
+		if (!(f->turns % 16))
+			xr_shm_link_progress(f->link);
 		return 0;
+	}
 	/* sleepers that the last time has left behind look again, and are counted from then on */
 	xr_flow_wake(f);
 	xr_epoll_flow_detach(f);

@@ -247,12 +247,13 @@ static int poll_link(struct poll_run *p, struct xr_flow *f)
 	return bell;
 }
 
-static void poll_arm(struct poll_run *p, struct poll_item *t, uint32_t events)
+static void poll_arm(struct poll_run *p, struct poll_item *t, int fd, uint32_t events)
 {
 	uint32_t want = poll_wants(t->f, events);
 
 	if (poll_link(p, t->f) < 0) {
 		p->slice = XR_WAIT_SLICE;
+		xr_flow_link_lost(t->f, fd);
 		return;
 	}
 	if ((want & POLLIN) && xr_waiter_claim(t->f, 0, p->w))
@@ -316,7 +317,8 @@ static int poll_prepare(struct poll_run *p)
 		struct poll_item *t = &p->item[i];
 
 		if (t->how == POLL_FABRIC) {
-			poll_arm(p, t, (uint32_t)(unsigned short)a->fds[i].events);
+			poll_arm(p, t, a->fds[i].fd,
+				 (uint32_t)(unsigned short)a->fds[i].events);
 			/*
 			 * After the claim: from now on its return to TCP wakes us.  seq_cst, as the
 			 * claim and the change of path are.

@@ -512,6 +512,10 @@ static int wait_sleep(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadlin
 	s.w = xr_waiter_enter();
 	if (l && s.w && l->owner_pid == xr_getpid())
 		bell = xr_shm_link_bell(l, s.w);
+	if (xr_unlikely(bell < 0) && l && xr_flow_link_lost(f, fd)) {
+		wait_undo(&s);
+		return 0;
+	}
 	if (bell >= 0) {
 		/* entries of earlier sleeps, so that doze reports only new ones */
 		xr_waiter_forget(l, s.w);

@@ -99,6 +99,13 @@ int xr_flow_unrung(struct xr_flow *f)
 	return 0;
 }
 
+int xr_flow_link_lost(struct xr_flow *f, int fd)
+{
+	(void)f;
+	(void)fd;
+	return 0;
+}
+
 int xr_flow_peek(struct xr_flow *f, uint32_t mask)
 {
 	return !(xr_load_acquire(&f->path) & XR_PATH_FABRIC) ||
