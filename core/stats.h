@@ -31,7 +31,8 @@
  * the slot's sequence number: odd while they change.
  */
 #define XR_STATS_MAGIC	 0x3153414d44525858ull /* "XXRDMAS1" in little-endian order */
-#define XR_STATS_VERSION 3
+#define XR_STATS_VERSION 4
+#define XR_STATS_TUNES	4u /* settings that operators can change: tune.h */
 #define XR_STATS_COUNTER_ROOM 128 /* counters and reasons each; grow into the room */
 #define XR_STATS_FLOWS_OFF    4096
 #define XR_STATS_BELL	 ".bell" /* the FIFO beside the file: wakes the process to look at `control` */
@@ -168,12 +169,13 @@ struct xr_stats_header {
 	_Atomic uint32_t helper_thread; /* 1 while a helper thread runs */
 	_Atomic uint32_t exited;	/* 1: closed in order */
 	/* written by operators (xr-stat), obeyed by the process: */
-	_Atomic uint32_t control;	/* changes after each change of a `hold` */
+	_Atomic uint32_t control;	/* changes after each change of a `hold` or `tune` */
 	_Atomic uint32_t hold;		/* not 0: every flow shall be on TCP */
 	_Atomic uint32_t off;		/* enum xr_reason: why no flow at all can leave TCP; 0: some can */
 	uint32_t zero;
 	char program[128];		/* base name of the executable */
 	char xrdma_version[32];
+	_Atomic uint64_t tune[XR_STATS_TUNES]; /* written by operators, as `control` above */
 };
 
 struct xr_stats_segment {

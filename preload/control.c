@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What an operator asks of a running process: to keep its flows, or one of them, on TCP.
+ * What an operator asks of a running process: to keep its flows, or one of them, on TCP; to change a setting.
  *
  * The wish lies in the statistics segment, which the process's own user may write to: a
  * word for the whole process, one per flow, and a number that changes with them.  Hooks
@@ -18,8 +18,9 @@
 #include "flow.h"
 #include "log.h"
 #include "mem.h"
+#include "tune.h"
 
-_Atomic uint32_t xr_control_seen;
+_Atomic uint32_t xr_control_seen, xr_control_tune_seen;
 static _Atomic int control_fifo = -1;	/* -1: not tried, -2: there is none */
 static char control_path[512];
 
@@ -92,6 +93,23 @@ static void control_one(void *arg, struct xr_flow *f)
 	xr_sys1(SYS_close, own);
 }
 
+/* Values that are out of bounds were written by somebody else than xr-stat. */
+void xr_control_tune(void)
+{
+	/* acquire: the settings were written before the number; two threads that come at once do the same */
+	uint32_t now = xr_load_acquire(&xr_stats_now()->h.control), i;
+
+	for (i = 0; i < XR_STATS_TUNES; i++) {
+		const struct xr_config_key *k = &xr_config_keys[xr_tune_key[i]];
+		uint64_t v = xr_load_relaxed(&xr_stats_now()->h.tune[i]);
+
+		if (v && v - 1 >= k->min && v - 1 <= k->max)
+			/* relaxed: pairs with xr_tuned(), which orders nothing */
+			xr_store_relaxed((_Atomic uint64_t *)xr_tune_field(&xr_cfg, k), v - 1);
+	}
+	xr_store_relaxed(&xr_control_tune_seen, now);
+}
+
 void xr_control_run(void)
 {
 	uint32_t now = xr_load_acquire(&xr_stats_now()->h.control);
@@ -101,6 +119,7 @@ void xr_control_run(void)
 		return;
 	/* before the work: whoever asks again rings again */
 	xr_control_drain();
+	xr_control_tune();
 	xr_flow_each(NULL, control_one, NULL);
 }
 
@@ -133,4 +152,5 @@ void xr_control_forked(void)
 		xr_fd_close(fd);
 	xr_store_relaxed(&control_fifo, -1);
 	xr_store_relaxed(&xr_control_seen, 0);
+	xr_store_relaxed(&xr_control_tune_seen, 0);
 }

@@ -8,7 +8,7 @@
 
 struct xr_flow;
 
-extern _Atomic uint32_t xr_control_seen;
+extern _Atomic uint32_t xr_control_seen, xr_control_tune_seen;
 
 /* 1: the operator wants this flow on TCP.  Any thread. */
 int xr_control_holds(const struct xr_flow *f);
@@ -22,6 +22,17 @@ static inline void xr_control_check(void)
 	if (xr_unlikely(xr_load_relaxed(&xr_stats_now()->h.control) !=
 			xr_load_relaxed(&xr_control_seen)))
 		xr_control_run();
+}
+
+/* Takes over the settings that were changed.  Locks no flow and touches none. */
+void xr_control_tune(void);
+
+/* For what is done before a flow has moved: one comparison, too. */
+static inline void xr_control_tuned(void)
+{
+	if (xr_unlikely(xr_load_relaxed(&xr_stats_now()->h.control) !=
+			xr_load_relaxed(&xr_control_tune_seen)))
+		xr_control_tune();
 }
 
 /* Makes the bell; at the first flow that moves. */

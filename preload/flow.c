@@ -6,12 +6,14 @@
 #include <stddef.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include "control.h"
 #include "fdtab.h"
 #include "flow.h"
 #include "hold.h"
 #include "log.h"
 #include "mem.h"
 #include "ready.h"
+#include "tune.h"
 
 XR_FORK_DATA struct xr_flow_slab xr_slab;
 uint8_t xr_uuid[16];
@@ -140,8 +142,11 @@ struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonb
 
 void xr_flow_connecting(struct xr_flow *f, int fd)
 {
-	uint64_t turns = xr_cfg.upgrade_turns, bytes = xr_cfg.upgrade_bytes;
+	uint64_t turns, bytes;
 
+	xr_control_tuned();
+	turns = xr_tuned(&xr_cfg.upgrade_turns);
+	bytes = xr_tuned(&xr_cfg.upgrade_bytes);
 	if (f->role == XR_FLOW_UNSET) {
 		f->role = XR_FLOW_CONNECT;
 		/* the listening side first: the other end calls one turn later */

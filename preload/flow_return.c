@@ -18,6 +18,7 @@
 #include "ready.h"
 #include "upgrade.h"
 #include "waiter.h"
+#include "tune.h"
 
 #define RETURN_DOUBLINGS	9u
 #define RETURN_FORGIVEN		64u
@@ -47,12 +48,12 @@ static uint64_t return_wait(const struct xr_flow *f)
 {
 	uint32_t n = f->returns < RETURN_DOUBLINGS ? f->returns : RETURN_DOUBLINGS;
 
-	return xr_cfg.return_after << n;
+	return xr_tuned(&xr_cfg.return_after) << n;
 }
 
 static void return_thresholds(struct xr_flow *f)
 {
-	uint64_t turns = xr_cfg.upgrade_turns, bytes = xr_cfg.upgrade_bytes;
+	uint64_t turns = xr_tuned(&xr_cfg.upgrade_turns), bytes = xr_tuned(&xr_cfg.upgrade_bytes);
 
 	f->need_turns = f->turns + (uint32_t)turns;
 	f->need_bytes = xr_load_relaxed(&f->tcp_tx) + xr_load_relaxed(&f->tcp_rx) + bytes;

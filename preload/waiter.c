@@ -12,6 +12,7 @@
 #include "mem.h"
 #include "ready.h"
 #include "waiter.h"
+#include "tune.h"
 
 /*
  * Spinning.  An idle core takes ~35 us to wake, a look at a cache line a few ns, a turn
@@ -246,9 +247,16 @@ static void budget_set(uint32_t *budget, uint64_t v)
 	xr_store_relaxed((_Atomic uint32_t *)budget, v > SPIN_MIN ? (uint32_t)v : SPIN_MIN);
 }
 
+static uint64_t spin_max(void)
+{
+	uint64_t max = xr_tuned(&xr_cfg.spin);
+
+	return max > UINT32_MAX ? UINT32_MAX : max;
+}
+
 int xr_spin(uint32_t *budget, int (*again)(void *arg), void *arg)
 {
-	uint64_t start = 0, now, max = xr_cfg.spin > UINT32_MAX ? UINT32_MAX : xr_cfg.spin;
+	uint64_t start = 0, now, max = spin_max();
 	uint32_t b = budget_get(budget);
 	int i, r, hog = 0, looks = tls.crowded ? 1 : SPIN_FIRST;
 
@@ -285,7 +293,7 @@ int xr_spin(uint32_t *budget, int (*again)(void *arg), void *arg)
 
 void xr_spin_slept(uint32_t *budget, uint64_t ns)
 {
-	uint64_t max = xr_cfg.spin > UINT32_MAX ? UINT32_MAX : xr_cfg.spin;
+	uint64_t max = spin_max();
 	uint64_t b = budget_get(budget);
 
 	/* a wake-up takes about as long as the longest spin: this sleep ended within the spin */

@@ -235,6 +235,8 @@ static int read_mapped(const struct xr_stats_segment *from, size_t size, struct 
 	seg->opened_ns = from->h.opened_ns;
 	seg->helper_thread = xr_load_relaxed(&from->h.helper_thread);
 	seg->held = xr_load_relaxed(&from->h.hold) != 0;
+	for (uint32_t i = 0; i < XR_STATS_TUNES; i++)
+		seg->tune[i] = xr_load_relaxed(&from->h.tune[i]);
 	seg->off = xr_load_relaxed(&from->h.off);
 	copy_text(seg->program, from->h.program, sizeof(seg->program));
 	copy_text(seg->version, from->h.xrdma_version, sizeof(seg->version));

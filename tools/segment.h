@@ -37,6 +37,7 @@ struct xr_segment {
 	uid_t uid; /* owner of the file */
 	char file[48]; /* its name, once it was found in a directory */
 	enum xr_segment_life life;
+	uint64_t tune[XR_STATS_TUNES]; /* what operators set, plus 1; 0: nothing */
 	bool helper_thread;
 	bool held; /* an operator keeps all its flows on TCP */
 	unsigned int off; /* enum xr_reason: why none of its flows can leave TCP; 0: some can */

@@ -11,6 +11,8 @@
 struct xr_stat_options {
 	bool all, listeners, numeric, process, totals, info, json, prometheus, dead, resolve;
 	bool retreat, back; /* the operator's request */
+	uint64_t tune[XR_STATS_TUNES]; /* likewise: settings, plus 1 */
+	bool tunes;
 	double watch; /* seconds; 0 once */
 	double wait;  /* seconds that --retreat may take; 0 not given */
 	int fd;	      /* -1 any */

@@ -27,6 +27,13 @@ static int put(int fd, off_t at, uint32_t v)
 	return pwrite(fd, &v, sizeof(v), at) == sizeof(v) ? 0 : -EIO;
 }
 
+static int put_tune(int fd, uint32_t i, uint64_t v)
+{
+	off_t at = (off_t)(offsetof(struct xr_stats_header, tune) + i * sizeof(v));
+
+	return pwrite(fd, &v, sizeof(v), at) == sizeof(v) ? 0 : -EIO;
+}
+
 /* The word of each open slot with that descriptor; how many there were, or -errno. */
 static int put_flows(int fd, const struct xr_stats_header *h, int want, uint32_t hold)
 {
@@ -48,7 +55,7 @@ static int put_flows(int fd, const struct xr_stats_header *h, int want, uint32_t
 }
 
 /* Writes the wish, changes the number that hooks compare, rings the bell. */
-static int ask(const char *path, int flow_fd, bool hold)
+static int ask(const char *path, const struct xr_stat_options *opt)
 {
 	char bell[600];
 	struct xr_stats_header h;
@@ -59,12 +66,15 @@ static int ask(const char *path, int flow_fd, bool hold)
 	r = pread(fd, &h, sizeof(h), 0) == sizeof(h) && h.magic == XR_STATS_MAGIC ? 0 : -EBADMSG;
 	if (!r && (h.version != XR_STATS_VERSION || h.flow_size != sizeof(struct xr_stats_flow)))
 		r = -EPROTONOSUPPORT;
-	if (!r && flow_fd >= 0) {
-		r = put_flows(fd, &h, flow_fd, hold);
+	if (!r && opt->fd >= 0) {
+		r = put_flows(fd, &h, opt->fd, opt->retreat);
 		r = r > 0 ? 0 : r ? r : -ENOENT;
-	} else if (!r) {
-		r = put(fd, offsetof(struct xr_stats_header, hold), hold);
+	} else if (!r && (opt->retreat || opt->back)) {
+		r = put(fd, offsetof(struct xr_stats_header, hold), opt->retreat);
 	}
+	for (uint32_t i = 0; !r && i < XR_STATS_TUNES; i++)
+		if (opt->tune[i])
+			r = put_tune(fd, i, opt->tune[i]);
 	if (!r)
 		r = put(fd, offsetof(struct xr_stats_header, control), h.control + 1);
 	close(fd);
@@ -101,7 +111,7 @@ static void ask_all(const struct xr_stat_options *opt, const struct xr_stat_set 
 			continue;
 		snprintf(path, sizeof(path), "%s/xrdma-%u/%s", opt->base, (unsigned int)seg->uid,
 			 seg->file);
-		r = ask(path, opt->fd, opt->retreat);
+		r = ask(path, opt);
 		if (r) {
 			fprintf(stderr, "xr-stat: process %d: %s\n", (int)seg->pid, cause(r));
 			t->refused++;
@@ -156,6 +166,10 @@ int xr_stat_control(const struct xr_stat_options *opt)
 	/* what went wrong was said, and nothing was done */
 	if (!t.processes)
 		return 1;
+	if (opt->tunes)
+		printf("set in %u process%s\n", t.processes, t.processes == 1 ? "" : "es");
+	if (opt->tunes && !opt->retreat && !opt->back)
+		return t.refused ? 1 : 0;
 	if (!opt->retreat)
 		printf("%u connection%s of %u process%s may leave TCP\n", t.flows,
 		       t.flows == 1 ? "" : "s", t.processes, t.processes == 1 ? "" : "es");

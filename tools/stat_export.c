@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/reason.h"
+#include "core/tune.h"
 #include "stat.h"
 
 /* "local_address" and "local_port", or "peer_..."; null and 0 where there is none. */
@@ -76,7 +77,8 @@ static json_t *flow(const struct xr_segment *seg, const struct xr_segment_flow *
 static json_t *process(const struct xr_segment *seg)
 {
 	static const char *const life[] = {"live", "dead", "foreign"};
-	json_t *counters = json_object(), *reasons = json_object(), *unlisted = json_object();
+	json_t *counters = json_object(), *reasons = json_object(), *unlisted = json_object(),
+	       *set = json_object();
 
 	for (int i = 0; i < XR_STAT_COUNT; i++)
 		json_object_set_new(counters, xr_segment_counter_names[i],
@@ -89,11 +91,15 @@ static json_t *process(const struct xr_segment *seg)
 		if (seg->unlisted[i])
 			json_object_set_new(unlisted, i ? xr_reason_name(i) : "no-room",
 					    json_integer((json_int_t)seg->unlisted[i]));
-	return json_pack("{s:i, s:s, s:I, s:s, s:s, s:b, s:s, s:b, s:I, s:o, s:o, s:o}", "pid", (int)seg->pid,
+	for (uint32_t i = 0; i < XR_STATS_TUNES; i++)
+		if (seg->tune[i])
+			json_object_set_new(set, xr_config_keys[xr_tune_key[i]].name,
+					    json_integer((json_int_t)(seg->tune[i] - 1)));
+	return json_pack("{s:i, s:s, s:I, s:s, s:s, s:b, s:s, s:b, s:o, s:I, s:o, s:o, s:o}", "pid", (int)seg->pid,
 			 "program", seg->program, "uid", (json_int_t)seg->uid, "life",
 			 life[seg->life], "xrdma_version", seg->version, "helper_thread",
 			 (int)seg->helper_thread, "reason", xr_reason_name(xr_segment_off(seg)),
-			 "held", (int)seg->held, "opened_ns", (json_int_t)seg->opened_ns, "counters",
+			 "held", (int)seg->held, "set", set, "opened_ns", (json_int_t)seg->opened_ns, "counters",
 			 counters, "reasons", reasons, "unlisted", unlisted);
 }
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/config.h"
+#include "core/tune.h"
 #include "core/xrdma.h"
 #include "stat.h"
 
@@ -29,6 +30,7 @@ enum {
 	OPT_RETURN,
 	OPT_FD,
 	OPT_WAIT,
+	OPT_SET,
 };
 
 static const struct argp_option options[] = {
@@ -50,6 +52,8 @@ static const struct argp_option options[] = {
 	{"retreat", OPT_RETREAT, 0, 0,
 	 "take connections back to TCP, now, and keep them there; open ones and new ones", 4},
 	{"return", OPT_RETURN, 0, 0, "let them leave TCP again, when they next carry data", 4},
+	{"set", OPT_SET, "NAME=VALUE", 0,
+	 "change a setting of the programs, now: spin, upgrade_turns, upgrade_bytes, return_after", 4},
 	{"wait", OPT_WAIT, "SECS", 0, "how long --retreat may take (default 5)", 4},
 	{0},
 };
@@ -57,7 +61,7 @@ static const struct argp_option options[] = {
 static const char doc[] =
 	"Show the TCP connections of programs under xrdma, what carries them, and why those on "
 	"TCP are there. Without options: the connections on a fabric, and a count of the others."
-	" With --retreat or --return: move them."
+	" With --retreat or --return: move them; with --set: change a setting of the programs."
 	"\vExit status: 0 all shown or done, 1 something could not be read or --pid names no such process, "
 	"2 trouble.";
 
@@ -69,6 +73,35 @@ static double seconds(const char *arg, struct argp_state *state)
 	if (end == arg || *end || !(v >= 0.05 && v <= 86400))
 		argp_error(state, "'%s' is not a number of seconds from 0.05 to 86400", arg);
 	return v;
+}
+
+static void set_mistake(void *arg, const char *where, unsigned int line, const char *msg)
+{
+	(void)arg;
+	(void)line;
+	fprintf(stderr, "xr-stat: %s: %s\n", where, msg);
+}
+
+/* NAME=VALUE, as in the configuration file. */
+static void set(struct xr_stat_options *opt, const char *arg, struct argp_state *state)
+{
+	static struct xr_config cfg;
+	const char *eq = strchr(arg, '=');
+	uint32_t i;
+
+	for (i = 0; i < XR_STATS_TUNES; i++) {
+		const struct xr_config_key *k = &xr_config_keys[xr_tune_key[i]];
+		size_t n = strlen(k->name);
+
+		if (!eq || (size_t)(eq - arg) != n || strncmp(arg, k->name, n))
+			continue;
+		if (xr_config_set(&cfg, k->name, eq + 1, XR_ORIGIN_OPTION, "--set", 0, set_mistake, NULL))
+			exit(EXIT_TROUBLE);
+		opt->tune[i] = *xr_tune_field(&cfg, k) + 1;
+		opt->tunes = true;
+		return;
+	}
+	argp_error(state, "'%s' is not NAME=VALUE of spin, upgrade_turns, upgrade_bytes or return_after", arg);
 }
 
 static int whole_number(const char *arg, long min, const char *what, struct argp_state *state)
@@ -137,6 +170,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPT_FD:
 		opt->fd = whole_number(arg, 0, "descriptor", state);
 		return 0;
+	case OPT_SET:
+		set(opt, arg, state);
+		return 0;
 	case OPT_WAIT:
 		opt->wait = seconds(arg, state);
 		return 0;
@@ -147,8 +183,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 			argp_error(state, "--fd goes with --pid and --retreat or --return");
 		if (opt->json && opt->prometheus)
 			argp_error(state, "--json and --prometheus exclude each other");
-		if ((opt->json || opt->prometheus || opt->watch > 0) && (opt->retreat || opt->back))
-			argp_error(state, "--retreat and --return print one line, and once");
+		if ((opt->json || opt->prometheus || opt->watch > 0) && (opt->retreat || opt->back || opt->tunes))
+			argp_error(state, "--retreat, --return and --set print one line, and once");
 		if (opt->wait > 0 && !opt->retreat)
 			argp_error(state, "--wait goes with --retreat");
 		if (!(opt->wait > 0))
@@ -255,7 +291,7 @@ int main(int argc, char **argv)
 	argp_parse(&argp, argc, argv, 0, NULL, &opt);
 	xr_config_load(&cfg, NULL, environ, where_to_look, NULL);
 	opt.base = opt.dir ? opt.dir : cfg.stats_dir;
-	if (opt.retreat || opt.back)
+	if (opt.retreat || opt.back || opt.tunes)
 		return xr_stat_control(&opt);
 	screen = opt.watch > 0 && !opt.json && !opt.prometheus && isatty(STDOUT_FILENO);
 	pause.tv_sec = (time_t)opt.watch;

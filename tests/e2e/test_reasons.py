@@ -5,6 +5,7 @@ that a call keeps on TCP before an upgrade was thought of, all show in xr-stat w
 import json
 import os
 import subprocess
+import time
 
 import pytest
 
@@ -146,6 +147,55 @@ def test_an_inherited_socket_that_connects_is_counted(start):
              "k.connect((\"127.0.0.1\", %d)); print(\"ready\", flush=True); sys.stdin.read()' % "
              "(k.fileno(), s.getsockname()[1])])")
     assert process(start, start(0, again))["unlisted"] == {"inherited": 1}
+
+
+# New connections, one after the other, each with some hundred turns.
+BUSY = """
+import threading, time
+def talk():
+    while True:
+        with socket.create_connection(s.getsockname()) as c, s.accept()[0] as d:
+            for _ in range(400):
+                c.sendall(b"ping")
+                d.recv(4)
+                d.sendall(b"pong")
+                c.recv(4)
+            time.sleep(0.05)
+threading.Thread(target=talk, daemon=True).start()
+"""
+
+
+def test_an_operator_sets(start):
+    """A setting changes in a program that runs: connections that were not worth an upgrade are, and no more."""
+    p = start(0, BUSY, XRDMA_UPGRADE_TURNS="1000000", XRDMA_UPGRADE_BYTES="1G")
+
+    def upgrades(seconds):
+        before = process(start, p)["counters"]["flows_upgraded"]
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and process(start, p)["counters"]["flows_upgraded"] - before < 4:
+            time.sleep(0.02)
+        return process(start, p)["counters"]["flows_upgraded"] - before
+
+    assert process(start, p)["set"] == {}
+    assert upgrades(0.5) == 0
+    assert xr_stat(start.env, "--set=spin=20us", "--set=upgrade_turns=4", "--pid=%d" % p.pid) == "set in 1 process\n"
+    assert process(start, p)["set"] == {"spin": 20000, "upgrade_turns": 4}
+    assert upgrades(10) >= 4
+    xr_stat(start.env, "--set=upgrade_turns=1000000")
+    time.sleep(0.2)
+    assert upgrades(0.5) == 0
+    assert not process(start, p)["held"]
+
+
+@pytest.mark.parametrize("what,said", [
+    ("max_flows=7", "is not NAME=VALUE of"), ("spin", "is not NAME=VALUE of"), ("=1", "is not NAME=VALUE of"),
+    ("spin=fast", "spin"), ("spin=2h", "spin"), ("upgrade_turns=-1", "upgrade_turns")])
+def test_what_an_operator_cannot_set(start, what, said):
+    p = start(0)
+    r = subprocess.run([find("xr-stat", "tools/xr-stat"), "--set=" + what], env=start.env, text=True,
+                       capture_output=True, timeout=10, check=False)
+    assert (r.returncode, r.stdout) == (2, "") and said in r.stderr
+    assert process(start, p)["set"] == {}
 
 
 def test_who_is_held_by_an_operator_is_seen(start):

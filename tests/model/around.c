@@ -294,11 +294,12 @@ void xr_stats_flow_carrier(struct xr_stats_flow *f, enum xr_carrier t, enum xr_c
 	(void)f, (void)t, (void)r, (void)p;
 }
 
-_Atomic uint32_t xr_control_seen;
+_Atomic uint32_t xr_control_seen, xr_control_tune_seen;
 int xr_control_holds(const struct xr_flow *f) { (void)f; return 0; }
 void xr_flow_list(struct xr_flow *f, int fd) { (void)f, (void)fd; }
 void xr_flow_stats_last(struct xr_flow *f, int fd) { (void)f, (void)fd; }
 void xr_control_run(void) { }
+void xr_control_tune(void) { }
 void xr_control_open(void) { }
 
 int xr_epoll_flow_attach(struct xr_flow *f) { (void)f; return 0; }

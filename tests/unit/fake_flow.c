@@ -63,7 +63,7 @@ uint32_t xr_flow_holders(const struct xr_flow *f)
 }
 
 /* no operator here */
-_Atomic uint32_t xr_control_seen;
+_Atomic uint32_t xr_control_seen, xr_control_tune_seen;
 
 int xr_control_fd(void)
 {
@@ -71,6 +71,10 @@ int xr_control_fd(void)
 }
 
 void xr_control_drain(void)
+{
+}
+
+void xr_control_tune(void)
 {
 }
 

@@ -36,7 +36,7 @@
 
 struct xr_config xr_cfg;
 int xr_active = 1;
-_Atomic uint32_t xr_control_seen;
+_Atomic uint32_t xr_control_seen, xr_control_tune_seen;
 
 void xr_upgrade_step(struct xr_flow *f, int fd) { (void)f, (void)fd; }
 void xr_upgrade_abort(struct xr_flow *f, int fd, enum xr_reason why) { (void)f, (void)fd, (void)why; }
@@ -44,6 +44,7 @@ void xr_flow_list(struct xr_flow *f, int fd) { (void)f, (void)fd; }
 void xr_flow_stats_last(struct xr_flow *f, int fd) { (void)f, (void)fd; }
 int xr_control_holds(const struct xr_flow *f) { (void)f; return 0; }
 void xr_control_run(void) { }
+void xr_control_tune(void) { }
 int xr_epoll_flow_attached(struct xr_flow *f) { (void)f; return 0; }
 void xr_epoll_flow_detach(struct xr_flow *f) { (void)f; }
 void xr_epoll_flow_kick(struct xr_flow *f) { (void)f; }

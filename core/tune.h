@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Settings that an operator can change in a process that runs (xr-stat --set).  The wish lies in the statistics
+ * segment, in a word per setting: the value plus 1, 0: none.  The process takes what is within the bounds that the
+ * table of settings gives; everything else it leaves alone.
+ */
+#ifndef XR_TUNE_H
+#define XR_TUNE_H
+
+#include "atomic.h"
+#include "config.h"
+#include "stats.h"
+
+static const uint8_t xr_tune_key[XR_STATS_TUNES] = {
+	XR_KEY_SPIN, XR_KEY_UPGRADE_TURNS, XR_KEY_UPGRADE_BYTES, XR_KEY_RETURN_AFTER,
+};
+
+/* Of a process's own settings: another thread may change it.  Relaxed: it orders nothing. */
+static inline uint64_t xr_tuned(const uint64_t *setting)
+{
+	return xr_load_relaxed((const _Atomic uint64_t *)setting);
+}
+
+static inline uint64_t *xr_tune_field(struct xr_config *cfg, const struct xr_config_key *k)
+{
+	return (uint64_t *)(void *)((char *)cfg + k->offset);
+}
+
+#endif
