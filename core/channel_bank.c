@@ -226,6 +226,12 @@ void xr_rest_wake(struct xrdma_channel *ch)
 		ctx->rest = xr_now_ns() + rest_ns(ctx);
 }
 
+static int rest_may_say(const struct xrdma_channel *ch)
+{
+	return ch->state == XR_CH_OPEN && !ch->close_sent && xr_window_lazy(&ch->win) &&
+	       ch->ctl_posted - ch->ctl_done < XR_WINDOW_CTL;
+}
+
 /* 1: there is no more to give back. */
 static int rest_channel(struct xrdma_channel *ch)
 {
@@ -234,11 +240,14 @@ static int rest_channel(struct xrdma_channel *ch)
 
 	if (ch->state != XR_CH_OPEN)
 		return ch->state != XR_CH_OPENING;
+	/* fewer than half a window are not acked by themselves, and the peer cannot rest before they are */
+	if (ch->win.rcv_done != ch->win.rcv_acked && rest_may_say(ch))
+		xr_channel_control(ch, XR_MSG_ACK);
 	if (ch->released != ch->queued || ch->win.rcv_done != ch->win.rcv_nxt || bank_old(ch)->in)
 		return 0;
 	if (bank_msgs(ch) != bank_rest(ch) || size != b->size) {
 		/* what the old bank brings is not acked before the peer knows: shorter receives follow */
-		if (xr_window_lazy(&ch->win) && ch->ctl_posted - ch->ctl_done < XR_WINDOW_CTL) {
+		if (rest_may_say(ch)) {
 			bank_change(ch, bank_rest(ch), size);
 			if (ch->grant_due && ch->state == XR_CH_OPEN)
 				xr_channel_control(ch, XR_MSG_ACK);

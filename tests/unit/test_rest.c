@@ -185,6 +185,23 @@ static void grows_and_shrinks(void **state)
 	assert_int_equal(a.ctx->pool.bufs + b.ctx->pool.bufs, 0);
 }
 
+/* Fewer messages than an ack goes alone for: they are acked all the same, and both ends come to rest. */
+static void few(void **state)
+{
+	uint32_t n;
+
+	(void)state;
+	connect_both(10);
+	for (n = 1; n < 5; n++) {
+		say_many(&b, n, 100);
+		say_many(&a, 5 - n, 100);
+		wait_for(a.heard == b.said && b.heard == a.said);
+		wait_for(!a.ctx->rest && !b.ctx->rest);
+		assert_int_equal(b.ch->released, b.ch->queued);
+		assert_int_equal(a.ch->released, a.ch->queued);
+	}
+}
+
 /* A program that sleeps on the descriptor is woken to shrink, and not any more afterwards. */
 static void asleep(void **state)
 {
@@ -310,6 +327,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(grows_and_shrinks, start, stop),
+		cmocka_unit_test_setup_teardown(few, start, stop),
 		cmocka_unit_test_setup_teardown(asleep, start, stop),
 		cmocka_unit_test_setup_teardown(never, start, stop),
 		cmocka_unit_test_setup_teardown(any_traffic, start, stop),
