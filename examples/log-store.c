@@ -80,6 +80,7 @@ static void message(struct xrdma_channel *ch, const struct xrdma_msg *msg, void 
 	if (!standby || ch != peer || msg->len != sizeof(theirs))
 		return;
 	memcpy(theirs, msg->data, sizeof(theirs));
+	fprintf(stderr, "log-store: standby\n");
 	look();
 }
 

@@ -83,10 +83,11 @@ def test_standby():
             while True:  # until the primary listens
                 standby = start("log-store", name, "shm", name)
                 running.append(standby)
-                time.sleep(0.1)
-                if standby.poll() is None:
+                line = standby.stderr.readline()
+                if line == b"log-store: standby\n":
                     break
-                assert time.monotonic() < end, standby.stderr.read()
+                assert b"refused" in line and time.monotonic() < end, line
+                time.sleep(0.05)
             feeder = feed(primary, 1000000 * turn, stop)
             said = [primary.stdout.readline() for _ in range(300)]
             os.kill(primary.pid, signal.SIGKILL)

@@ -84,10 +84,11 @@ def test_standby():
             end = time.monotonic() + 10
             while True:
                 standby = start(b, "log-store", names[1], "verbs", names[0])
-                time.sleep(0.3)
-                if standby.poll() is None:
+                line = standby.stderr.readline()
+                if line == b"log-store: standby\n":
                     break
-                assert primary.poll() is None and time.monotonic() < end, standby.stderr.read()
+                assert primary.poll() is None and time.monotonic() < end, line
+                time.sleep(0.05)
             text = b"".join(b"record %d %s\n" % (i, b"x" * (i % 300)) for i in range(500))
             primary.stdin.write(text)
             primary.stdin.flush()
