@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -161,6 +162,40 @@ static bool emit(const char *line, size_t len)
 	return ok;
 }
 
+/* Days since 1970 to a date of the Gregorian calendar, whose years begin in March here. */
+static void log_date(int64_t days, int *year, int *month, int *day)
+{
+	int64_t era, y;
+	int of_era, of_year, m;
+
+	days += 719468;			/* from 1 March of the year 0; an era has 400 years */
+	era = days / 146097;
+	of_era = (int)(days % 146097);
+	y = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
+	of_year = of_era - (int)(365 * y + y / 4 - y / 100);
+	m = (5 * of_year + 2) / 153;
+	*day = of_year - (153 * m + 2) / 5 + 1;
+	*month = m < 10 ? m + 3 : m - 9;
+	*year = (int)(y + era * 400) + (*month <= 2);
+}
+
+/* In a file, which may be that of many programs: when (UTC, RFC 3339) and who. */
+static size_t log_head(char *line, size_t room)
+{
+	struct timespec ts = { 0, 0 };
+	char comm[17] = "";
+	int year, month, day, s, n;
+
+	clock_gettime(CLOCK_REALTIME, &ts);
+	xr_sys2(SYS_prctl, PR_GET_NAME, comm);
+	log_date(ts.tv_sec / 86400, &year, &month, &day);
+	s = (int)(ts.tv_sec % 86400);
+	n = xr_snprintf(line, room, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ xrdma %s[%d]: ", year, month,
+			day, s / 3600, s / 60 % 60, s % 60, (int)(ts.tv_nsec / 1000000), comm,
+			(int)xr_sys0(SYS_getpid));
+	return (size_t)n;
+}
+
 void xr_log_write(struct xr_log_site *site, enum xr_log_level level, const char *fmt, ...)
 {
 	char line[XR_LOG_LINE];
@@ -172,8 +207,7 @@ void xr_log_write(struct xr_log_site *site, enum xr_log_level level, const char 
 	if (site && !site_admit(site, &dropped))
 		return;
 	if (log_file[0])
-		len = (size_t)xr_snprintf(line, sizeof(line), PREFIX "[%d] ",
-					  (int)xr_sys0(SYS_getpid));
+		len = log_head(line, sizeof(line));
 	else
 		len = (size_t)xr_snprintf(line, sizeof(line), PREFIX);
 	va_start(ap, fmt);
