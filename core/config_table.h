@@ -35,9 +35,9 @@
 	X(global, log_file, LOG_FILE, PATH, "", 0, 250, NULL, "FILE",                              \
 	  "file that takes the lines instead of stderr",                                           \
 	  "Lines are appended to this file, each with time (UTC), program and process; one that it " \
-	  "does not take is lost and counted (log_lines_lost), and standard error is told so once. " \
-	  "When empty they go to standard error, as long as that is the one that the program was " \
-	  "started with.")         \
+	  "takes no more is lost and counted (log_lines_lost), and standard error is told so once. " \
+	  "When empty, or when it cannot be written at the start, they go to standard error, as long " \
+	  "as that is the one that the program was started with.")         \
 	X(limits, max_flows, MAX_FLOWS, INT, "64K", 0, 1048576, NULL, "N",                         \
 	  "connections of one process that may leave TCP, at once",                                \
 	  "Sockets count from the moment they are made. Further connections stay on TCP with the " \

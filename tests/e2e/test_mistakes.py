@@ -54,7 +54,7 @@ def test_all_mistakes_go_to_the_log(run, tmp_path):
     log = tmp_path / "log"
     assert run("--log-file=%s" % log, "sh", "-c", "/bin/true; true").stderr == ""
     assert re.findall(r"nonsense\d", log.read_text()) == ALL
-    assert len(re.findall(r"^xrdma: \[\d+\] ", log.read_text(), re.M)) == 10
+    assert len(re.findall(r"^[\dT:.-]{23}Z xrdma \S+\[\d+\]: ", log.read_text(), re.M)) == 10
 
 
 @pytest.mark.parametrize("where, why", [("/nonexistent/dir/log", "does not exist"), ("/proc", "is a directory"),

@@ -274,7 +274,7 @@ def test_lines_go_to_the_log_file(run, tmp_path):
     log = tmp_path / "log"
     p = run("--log-file=%s" % log, "echo", "ran")
     assert (p.stdout, p.stderr) == ("ran\n", "")
-    assert re.fullmatch(r"xrdma: \[\d+\] .*xrdma.conf:1: 'nonsense' is neither .*\n", log.read_text())
+    assert re.fullmatch(r"[\dT:.-]{23}Z xrdma xrdma-run\[\d+\]: .*xrdma.conf:1: 'nonsense' is neither .*\n", log.read_text())
 
 
 def test_a_configuration_that_cannot_be_read_is_told(run, tmp_path):
