@@ -461,6 +461,9 @@ again:
 		w->token_seen = 0;
 		if (w->n < 0)
 			return w->n;
+		/* beside the token: the kernel tells these once, and they are not asked for again */
+		if (w->n)
+			break;
 	}
 	if (xr_unlikely(in.ep && !xr_frame_alive(frame, in.frame))) {
 		wait_repair();
@@ -468,7 +471,7 @@ again:
 	}
 	r = wait_enter(w);
 	if (xr_unlikely(r))
-		return r == -EDEADLK ? -EINTR : wait_inherited(w);
+		return w->n ? w->n : r == -EDEADLK ? -EINTR : wait_inherited(w);
 	in.ep = w->ep;
 	in.frame = frame;
 	in.asleep = 0;
@@ -478,6 +481,8 @@ again:
 	in.frame = outer_frame;
 	in.asleep = outer_asleep;
 	if (r) {
+		/* the token that woke us is dealt with: the next one is news */
+		w->token_seen = 0;
 		w->ms = 0;
 		goto again;
 	}

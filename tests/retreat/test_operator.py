@@ -85,8 +85,10 @@ def test_idle_connection_goes_and_comes_back(live, who):
 WAYS = ["recv", "poll", "ppoll", "select", "pselect", "epoll_wait", "epoll_pwait2", "drain"]
 
 
-@pytest.mark.parametrize("how", WAYS)
-def test_sleepers_are_woken_for_it_and_go_on_sleeping(live, who, how):
+@pytest.mark.parametrize("how, flags", [*((how, 0) for how in WAYS), ("epoll_wait", shell.EV_ET),
+                                        ("epoll_wait", shell.EV_ONESHOT)])
+def test_sleepers_are_woken_for_it_and_go_on_sleeping(live, who, how, flags):
+    """And what comes then is reported, once where the kernel reports it once."""
     me, peer = who
     sh = me.sh
     if how == "recv":
@@ -99,7 +101,7 @@ def test_sleepers_are_woken_for_it_and_go_on_sleeping(live, who, how):
         w = sh.bg(how, -1, me.fd, 1)
     else:
         ep = sh.ok("epoll_create", 0)
-        assert sh("epoll_ctl", ep, 1, me.fd, select.EPOLLIN, 7).ret == 0
+        assert sh("epoll_ctl", ep, 1, me.fd, select.EPOLLIN | flags, 7).ret == 0
         w = sh.bg(how, ep, 8, -1)
     sh.asleep()
     retreat(live, me, poke=False)
