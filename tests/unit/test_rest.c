@@ -13,7 +13,7 @@
 
 #include "core/channel.h"
 #include "ring_rig.h"
-#include "fabric_rig.h"
+#include "pair_rig.h"
 
 #define REST_BYTES	((XR_CHANNEL_REST + XR_WINDOW_CTL) * XR_CHANNEL_LEAN)
 
@@ -58,32 +58,23 @@ static const struct xrdma_callbacks callbacks = {
 static int start(void **state)
 {
 	(void)state;
-	rig_name(name);
 	memset(&a, 0, sizeof(a));
 	memset(&b, 0, sizeof(b));
-	return xrdma_context_create(&a.ctx, rig_device(), &callbacks, &a) ||
-	       xrdma_context_create(&b.ctx, rig_device(), &callbacks, &b) || xrdma_listen(a.ctx, name);
+	return pair_start(&a.ctx, &b.ctx, rig_device(), &callbacks, &a, &b, name);
 }
 
 static int stop(void **state)
 {
 	(void)state;
-	return (a.ctx && xrdma_context_destroy(a.ctx)) || (b.ctx && xrdma_context_destroy(b.ctx));
+	return pair_stop(a.ctx, b.ctx);
 }
 
 static void turn(void)
 {
-	xrdma_polling(a.ctx);
-	xrdma_polling(b.ctx);
+	pair_turn(a.ctx, b.ctx);
 }
 
-#define wait_for(cond)									\
-	do {										\
-		uint64_t end_ = xr_now_ns() + 20000000000ull;				\
-		while (!(cond) && xr_now_ns() < end_)					\
-			turn();								\
-		assert_true(cond);							\
-	} while (0)
+#define wait_for(cond)	pair_wait(a.ctx, b.ctx, cond)
 
 static int say(struct side *s, size_t len)
 {

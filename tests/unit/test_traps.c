@@ -13,7 +13,7 @@
 
 #include "core/channel.h"
 #include "ring_rig.h"
-#include "fabric_rig.h"
+#include "pair_rig.h"
 
 static struct end x, y;		/* x listens, y connects */
 
@@ -311,28 +311,18 @@ static int start(void **state)
 	static const struct xrdma_callbacks callbacks = { .accepted = on_open, .connected = on_open, .done = on_done,
 							  .message = on_message, .closed = on_closed };
 	(void)state;
-	rig_name(name);
 	memset(&a, 0, sizeof(a));
 	memset(&b, 0, sizeof(b));
-	return xrdma_context_create(&a.ctx, rig_device(), &callbacks, &a) ||
-	       xrdma_context_create(&b.ctx, rig_device(), &callbacks, &b) || xrdma_listen(a.ctx, name);
+	return pair_start(&a.ctx, &b.ctx, rig_device(), &callbacks, &a, &b, name);
 }
 
 static int stop(void **state)
 {
 	(void)state;
-	return xrdma_context_destroy(a.ctx) || xrdma_context_destroy(b.ctx);
+	return pair_stop(a.ctx, b.ctx);
 }
 
-#define wait_for(cond)									\
-	do {										\
-		uint64_t end_ = xr_now_ns() + 20000000000ull;				\
-		while (!(cond) && xr_now_ns() < end_) {					\
-			xrdma_polling(a.ctx);						\
-			xrdma_polling(b.ctx);						\
-		}									\
-		assert_true(cond);							\
-	} while (0)
+#define wait_for(cond)	pair_wait(a.ctx, b.ctx, cond)
 
 /* One counter for slots of the send queue and for credits: ENOMEM. */
 static void slots_and_credits(void **state)
