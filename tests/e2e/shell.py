@@ -330,6 +330,16 @@ class Pair:
         """Both ends have it on the fabric."""
         return [f["carrier"] for f in self.carriers(c).values()] == [self.env.fabric] * 2
 
+    def relayed_to_the_end(self, s, end):
+        """What a relay has still to do for s: the client was "stopped" and goes on, or has gone."""
+        if end == "stopped":
+            s.sendall(200000)
+            s.close()
+            assert self.c.drain() == (200000, None)
+        else:
+            assert s.drain() == (0, None)
+            s.close()
+
     def upgrade(self, c=None, s=None):
         """Keep the connection busy until both ends are on the fabric; in other modes, as busy as that."""
         for i in range(50):

@@ -197,13 +197,7 @@ def test_pass_one_whose_peer_does_not_help(env, target, end):
     finally:
         if end == "stopped":
             p.client.proc.kill(signal.SIGCONT)
-    if end == "stopped":
-        s.sendall(200000)
-        s.close()
-        assert p.c.drain() == (200000, None)
-    else:
-        assert s.drain() == (0, None)
-        s.close()
+    p.relayed_to_the_end(s, end)
     harness.until(lambda: not harness.left_behind(env, "xrdma-relay"), 5, "no process left")
 
 

@@ -144,13 +144,7 @@ def test_passed_by_sendmmsg(env, keep, end):
     finally:
         if end == "stopped":
             p.client.proc.kill(signal.SIGCONT)
-    if end == "stopped":
-        s.sendall(200000)
-        s.close()
-        assert p.c.drain() == (200000, None)
-    else:
-        assert s.drain() == (0, None)
-        s.close()
+    p.relayed_to_the_end(s, end)
     harness.until(lambda: not relays(env), 5, "no process left")
 
 
