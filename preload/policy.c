@@ -183,7 +183,8 @@ enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t)
 	if (!memcmp(&far, t, sizeof(far)))
 		return XR_REASON_SELF_CONNECT;
 	r = xr_proof_lookup(&far, &id);
-	if (r == -EBUSY || (r == -ENOENT && up_unheard(f, fd)))
+	/* EAGAIN: below a signal handler that interrupted a look-up */
+	if (r == -EAGAIN || (r == -ENOENT && up_unheard(f, fd)))
 		return XR_REASON_YOUNG;
 	if (r == -ENOENT) {
 		why = xr_far_off();
