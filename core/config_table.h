@@ -72,9 +72,9 @@
 	  "polling did not pay lately; 0 sleeps at once.")                                         \
 	X(rdma, rdma, RDMA, BOOL, "no", 0, 1, NULL, "BOOL",                                        \
 	  "move connections to other hosts onto RDMA",                                             \
-	  "With yes, a connection whose peer is on another host is moved when both hosts have "    \
-	  "RDMA, both ends run under xrdma with yes, and the other settings of this section "      \
-	  "permit it. The first such connection starts a thread in the program.")                  \
+	  "Nothing carries them yet: with yes, the reason of such a connection tells what is "     \
+	  "missing besides (OTHER HOSTS in xrdma(7)), and the settings of this section are those " \
+	  "of xr-ping(1).")                                                                        \
 	X(rdma, rdma_device, RDMA_DEVICE, TEXT, "auto", 1, 63, NULL, "DEVICE",                     \
 	  "device for connections to other hosts",                                                 \
 	  "auto takes the device that has the local address of the connection; a name, mlx5_0 "    \
