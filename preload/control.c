@@ -8,16 +8,12 @@
  * FIFO beside the segment, which all sleepers watch; without one (no statistics, no
  * descriptor) it obeys when it next calls.
  */
-#include <errno.h>
+#include "hook.h"
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include "control.h"
-#include "fdtab.h"
-#include "flow.h"
 #include "log.h"
-#include "mem.h"
 #include "tune.h"
 
 _Atomic uint32_t xr_control_seen, xr_control_tune_seen;
@@ -72,25 +68,12 @@ int xr_control_holds(const struct xr_flow *f)
 	       (f->st && xr_load_relaxed(&f->st->hold));
 }
 
-/*
- * The program may close the descriptor at any moment, and the number become another file's:
- * a duplicate that was taken while the table still named the flow is the flow's.
- */
 static void control_one(void *arg, struct xr_flow *f)
 {
-	int fd = f->priv->fd, own;
-
 	(void)arg;
-	if (!xr_control_holds(f) || f->owner_pid != xr_getpid() || xr_fd_flow(fd) != f)
-		return;
-	own = (int)xr_sys3(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 3);
-	if (own < 0) {
-		/* its own next call retreats it */
-		return;
-	}
-	if (xr_fd_flow(fd) == f)
-		xr_flow_retreat(f, own, XR_REASON_OPERATOR, 0);
-	xr_sys1(SYS_close, own);
+	/* where it fails, its own next call retreats it */
+	if (xr_control_holds(f))
+		xr_fds_retreat(f, XR_REASON_OPERATOR);
 }
 
 /* Values that are out of bounds were written by somebody else than xr-stat. */

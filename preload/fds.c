@@ -8,6 +8,7 @@
  * of several racing closes takes an entry and ends the flow.
  */
 #include "hook.h"
+#include <sys/single_threaded.h>
 #include "epoll.h"
 #include "hold.h"
 #include "ready.h"
@@ -250,4 +251,27 @@ void xr_fds_adopt(struct xr_flow *f, int fd)
 	xr_flow_kid_counts(f);
 	xr_fetch_sub(&f->priv->fds, 1);
 	xr_flow_release(f);
+}
+
+/*
+ * Another thread may close the descriptor, and the number become another file's: a duplicate
+ * that was taken while the table still named the flow is the flow's.  Where nobody can, none
+ * is needed, and there may be none to be had.
+ */
+void xr_fds_retreat(struct xr_flow *f, enum xr_reason why)
+{
+	int fd = f->priv->fd, own;
+
+	if (f->owner_pid != xr_getpid() || xr_fd_flow(fd) != f)
+		return;
+	if (__libc_single_threaded) {
+		xr_flow_retreat(f, fd, why, 0);
+		return;
+	}
+	own = (int)xr_sys3(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 3);
+	if (own < 0)
+		return;
+	if (xr_fd_flow(fd) == f)
+		xr_flow_retreat(f, own, why, 0);
+	xr_sys1(SYS_close, own);
 }

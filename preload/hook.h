@@ -165,6 +165,8 @@ void xr_fds_close_end(struct xr_fds_closing c);
 /* A duplicate of fd: take a reference before the real call, then name it or give it back. */
 uintptr_t xr_fds_dup_begin(int fd, int low);
 void xr_fds_dup_end(uintptr_t entry, int fd, int newfd);
+/* A flow of this process, whoever the caller is, goes back to TCP, unless it is being closed. */
+void xr_fds_retreat(struct xr_flow *f, enum xr_reason why);
 /* After I/O on an inherited flow: makes it one of this process when nobody else has it. */
 void xr_fds_adopt(struct xr_flow *f, int fd);
 

@@ -105,15 +105,15 @@ void xr_link_unref(struct xr_shm_link *l)
 	xr_shm_link_free(l);
 }
 
-#define LINK_USED	(1u << 30)	/* more than there can be references */
-
+/* References of flows that need no bells: those that are on it are not counted, and so missing. */
 static void link_count(const struct xr_flow *f)
 {
 	uint32_t i;
 
 	if (!f->link)
 		return;
-	f->link->counted += xr_load_acquire(&f->path) & XR_PATH_FABRIC || f->up ? LINK_USED : 1;
+	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC) && !f->up)
+		f->link->counted++;
 	for (i = 0; i < f->npast; i++)
 		f->past[i]->counted++;
 }
@@ -129,7 +129,7 @@ int xr_links_strip(void)
 		l->counted = 0;
 	for (i = 0; i < xr_slab.fresh; i++)
 		link_count(&xr_slab.flow[i]);
-	/* a reference beyond those of flows is a sleeper's, who has the number of a bell in hand */
+	/* one more reference is a flow's that is on it, or a sleeper's, who has the number of a bell in hand */
 	for (l = flow_links; l; l = l->next)
 		if (l->counted == xr_load_relaxed(&l->nflows))
 			n += xr_shm_link_strip(l);

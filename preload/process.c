@@ -8,6 +8,7 @@
 #include "ready.h"
 #include "relay.h"
 #include "signals.h"
+#include "spare.h"
 
 struct xr_config xr_cfg;
 XR_FORK_DATA int xr_active;
@@ -101,6 +102,7 @@ void xr_process_child(void)
 	xr_signal_forked();
 	xr_flow_forked();
 	xr_control_forked();
+	xr_spare_forked();
 	xr_epoll_forked();
 }
 

@@ -1,64 +1,43 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Giving descriptors of ours to the program (spare.h). */
-#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
-#include <sys/single_threaded.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include "control.h"
-#include "fdtab.h"
-#include "flow.h"
+#include "hook.h"
 #include "log.h"
-#include "process.h"
 #include "proof.h"
 #include "spare.h"
 
 #define SPARE_PAUSE	10000000u	/* ns between two looks at all flows, unless a call has failed */
+#define SPARE_TRIES	200		/* ms for sleepers to let go of what they slept on */
+#define SPARE_VAIN	1000000000u	/* ns without such a wait after one that brought nothing */
 
-#define SPARE_TRIES	200
+static struct xr_lock spare_lock;
+static _Atomic uint64_t spare_last, spare_vain;
 
-static _Atomic int spare_tid;		/* thread that is at it */
-static _Atomic uint64_t spare_last;
-
-/*
- * Another thread may close the descriptor, and the number become another file's: a duplicate
- * that was taken while the table still named the flow is the flow's.
- */
 static void spare_flow(void *arg, struct xr_flow *f)
 {
-	int fd = f->priv->fd, own;
-
 	(void)arg;
-	if (f->owner_pid != xr_getpid() || xr_fd_flow(fd) != f)
-		return;
-	if (__libc_single_threaded) {
-		xr_flow_retreat(f, fd, XR_REASON_LIMIT_FDS, 0);
-		return;
-	}
-	own = (int)xr_sys3(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 3);
-	if (own < 0)
-		return;
-	if (xr_fd_flow(fd) == f)
-		xr_flow_retreat(f, own, XR_REASON_LIMIT_FDS, 0);
-	xr_sys1(SYS_close, own);
+	xr_fds_retreat(f, XR_REASON_LIMIT_FDS);
 }
 
 /* tries: how many more when nothing could be closed at first, a millisecond apart. */
 static int spare_make(int tries)
 {
 	static const struct timespec ms = { 0, 1000000 };
-	int tid = xr_gettid(), owner = 0, n;
+	int n;
 
 	if (xr_vfork_depth || xr_process_passed())
 		return 0;
-	if (!xr_cas(&spare_tid, &owner, tid)) {
-		/* below a signal handler nothing can be done; another thread is done soon */
-		if (owner == tid)
+	if (tries && xr_now_ns() - xr_load_relaxed(&spare_vain) < SPARE_VAIN)
+		tries = 0;
+	if (xr_trylock(&spare_lock)) {
+		/* below a signal handler nothing can be done; what another thread closes will do */
+		if (xr_lock(&spare_lock))
 			return 0;
-		/* acquire: pairs with the release below */
-		while (xr_load_acquire(&spare_tid) == owner)
-			xr_sys0(SYS_sched_yield);
+		xr_unlock(&spare_lock);
 		return 1;
 	}
 	/* the operator's bell first: there is a number for the duplicates then */
@@ -68,14 +47,20 @@ static int spare_make(int tries)
 		n += xr_epoll_strip();
 		n += xr_links_strip();
 		/* sleepers have been woken, and still hold what they slept on */
-	} while (!n && tries-- && !xr_sys2(SYS_nanosleep, &ms, 0));
-	if (n) {
+	} while (!n && tries-- > 0 && !xr_sys2(SYS_nanosleep, &ms, 0));
+	if (!n) {
+		xr_store_relaxed(&spare_vain, xr_now_ns());
+	} else {
 		xr_stats_add(XR_STAT_DESCRIPTORS_SPARED, (uint64_t)n);
 		xr_info("the program needs its descriptors: %d of ours closed", n);
 	}
-	/* release: who waited sees what was closed */
-	xr_store_release(&spare_tid, 0);
+	xr_unlock(&spare_lock);
 	return n > 0;
+}
+
+void xr_spare_forked(void)
+{
+	xr_store_relaxed(&spare_lock.owner, 0);
 }
 
 void xr_spare_near(int fd)

@@ -39,6 +39,8 @@ static inline void xr_spare_check(int fd)
 	})
 #define XR_SPARE(call)	XR_SPARE_FOR(int, -1, call)
 
+void xr_spare_forked(void);
+
 /* epoll.c: the inner sets that no flow is in.  Returns how many descriptors were closed. */
 int xr_epoll_strip(void);
 

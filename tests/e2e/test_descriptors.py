@@ -15,7 +15,7 @@ CLIENTS = 6
 
 # Echoes to its clients; at each line of input it takes all descriptors that there are, and gives them back at the next.
 SERVER = """
-import ctypes, fcntl, os, select, socket, sys, threading
+import ctypes, fcntl, os, select, socket, sys, threading, time
 how, waits, limit, clients = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 libc = ctypes.CDLL(None, use_errno=True)
 libc.fopen.restype = ctypes.c_void_p
@@ -95,14 +95,20 @@ take = {
     "fopen": fopen,
     "dup2": dup2,
 }[how]
+def fill():
+    try:
+        while True:
+            mine.extend(take())
+    except OSError as e:
+        return e.errno
+
 line()
 mine = []
-try:
-    while True:
-        mine += take()
-except OSError as e:
-    failed = e.errno
-print(failed, len(holes()), flush=True)
+failed = fill()
+# who keeps asking is not kept waiting
+since = time.monotonic()
+again = {fill() for _ in range(20)}
+print(failed, len(holes()), again == {failed}, int(1e3 * (time.monotonic() - since)), flush=True)
 line()
 for fd in mine:
     os.close(fd)
@@ -167,8 +173,10 @@ def test_the_program_has_all_numbers(env, how, waits):
     if how == "accept":
         assert env.start(None, ["/usr/bin/python3", "-c", DIAL, port, LIMIT]).line(30) == "ok"
     server.say("take\n")
-    failed, holes = map(int, server.line(30).split())
-    assert failed == 24
+    failed, holes, again, ms = server.line(30).split()
+    assert (failed, again) == ("24", "True")
+    assert int(ms) < 1000
+    holes = int(holes)
     assert holes <= (how in ("pipe", "socketpair"))
     echo(50)
     if env.lifts:
@@ -180,3 +188,52 @@ def test_the_program_has_all_numbers(env, how, waits):
     for c in clients:
         c.p.stdin.close()
     assert server.wait(20) == 0
+
+
+# Under its limit with a connection that has moved; a thread keeps asking for more, and so does each of many children.
+FORKER = """
+import os, socket, sys, threading
+l = socket.create_server(("127.0.0.1", 0))
+print(l.getsockname()[1], flush=True)
+c = l.accept()[0]
+for _ in range(200):
+    c.sendall(c.recv(64))
+print("ready", flush=True)
+sys.stdin.readline()
+
+def more():
+    try:
+        os.open("/dev/null", os.O_RDONLY)
+        return True
+    except OSError as e:
+        assert e.errno == 24
+        return False
+
+while more():
+    pass
+
+def hammer():
+    while True:
+        more()
+threading.Thread(target=hammer, daemon=True).start()
+for _ in range(200):
+    pid = os.fork()
+    if not pid:
+        os._exit(more())
+    assert os.waitpid(pid, 0)[1] == 0
+print("done", flush=True)
+"""
+
+
+def test_children_at_the_limit(env):
+    """What a thread of the parent is at when it forks does not stop the child."""
+    if env.mode not in ("plain", "both"):
+        pytest.skip("one end alone holds none")
+    server = env.start("server", ["/usr/bin/python3", "-c", FORKER], preexec=low)
+    client = env.start("client", ["/usr/bin/python3", "-c", CLIENT, server.line()])
+    client.say("200\n")
+    assert client.line(30) == "ok" and server.line(30) == "ready"
+    if env.lifts:
+        assert [f for f in env.flows(server.pid) if f["carrier"] == env.fabric]
+    server.say("go\n")
+    assert server.line(60) == "done"
