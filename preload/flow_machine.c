@@ -497,9 +497,13 @@ int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait
 
 int xr_flow_link_lost(struct xr_flow *f, int fd)
 {
-	/* acquire: pairs with link_die */
-	if (xr_likely(!f->link || !xr_load_acquire(&f->link->dead)) || f->owner_pid != xr_getpid() ||
-	    !(xr_load_acquire(&f->path) & XR_PATH_FABRIC) || f->reason == XR_REASON_FABRIC_LOST)
+	/*
+	 * The link is memory of the owner alone: a child that was forked before the owner met the peer
+	 * must not look.  acquire: pairs with link_die
+	 */
+	if (f->owner_pid != xr_getpid() || !(xr_load_acquire(&f->path) & XR_PATH_FABRIC) ||
+	    xr_likely(!f->link || !xr_load_acquire(&f->link->dead)) ||
+	    f->reason == XR_REASON_FABRIC_LOST)
 		return 0;
 	/* the end of the peer's process is told by the end of the connection */
 	if ((xr_flow_peer_state(f) & XR_DIR_CLOSED) ||
