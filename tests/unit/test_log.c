@@ -13,6 +13,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -197,12 +198,17 @@ static char file[64];
 
 static int speak_to_the_file(void)
 {
-	struct rlimit rl = {60, 60};
+	struct rlimit rl;
+	struct stat st;
 
 	if (xr_log_init(XR_LOG_WARN, file))
 		return 1;
 	close(STDERR_FILENO);
 	xr_warn("to the file");
+	/* not a byte more */
+	if (stat(file, &st))
+		return 2;
+	rl.rlim_cur = rl.rlim_max = (rlim_t)st.st_size;
 	if (setrlimit(RLIMIT_FSIZE, &rl))
 		return 2;
 	for (int i = 0; i < 4; i++)
