@@ -202,7 +202,7 @@ void xr_flow_tx_to_tcp(struct xr_flow *f)
 int xr_flow_tx_push_replay(struct xr_flow *f, int fd)
 {
 	struct iovec iov[16];
-	size_t n;
+	size_t n, moved = 0;
 
 	/* an error that waits there is the program's to take */
 	if (xr_ksock_poll(fd, 0) & POLLERR) {
@@ -225,6 +225,7 @@ int xr_flow_tx_push_replay(struct xr_flow *f, int fd)
 			return (int)r;
 		}
 		xr_shm_tx_replayed(&f->tx, (size_t)r);
+		moved += (size_t)r;
 		atomic_fetch_add_explicit(&f->tcp_tx, (uint64_t)r, memory_order_relaxed);
 		f->moved_tx -= (uint64_t)r;
 		xr_stats_tx_twice(f->st, (uint64_t)r);
@@ -232,6 +233,9 @@ int xr_flow_tx_push_replay(struct xr_flow *f, int fd)
 	if (f->tx_shut && !f->tx_kfin) {
 		f->tx_kfin = 1;
 		xr_sys2(SYS_shutdown, fd, SHUT_WR);
+	} else if (moved) {
+		/* it had been sent: neither a cork nor Nagle may hold it back a second time */
+		xr_ksock_push_tail(fd);
 	}
 	xr_flow_tx_to_tcp(f);
 	return 0;

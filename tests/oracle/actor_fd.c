@@ -334,7 +334,7 @@ long do_bad(const struct op *o, struct res *r)
 	case 54: return ioctl(fd, FIONREAD, a.hole);
 	case 55: return ioctl(fd, FIONBIO, a.hole);
 	case 56: return ioctl(fd, SIOCOUTQ, a.hole);
-	case 57: return epoll_wait(a.ep[0], (struct epoll_event *)a.hole, 4, 0);
+	case BAD_EPWAIT: return epoll_wait(a.ep[0], (struct epoll_event *)a.hole, 4, 0);
 	case 58: return recv(fd, a.hole, 10, MSG_DONTWAIT | MSG_PEEK | MSG_TRUNC);
 	case 59: return recv(fd, (void *)-4096l, 10, MSG_DONTWAIT);
 	case 60: return send(fd, (void *)-4096l, 10, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -342,7 +342,7 @@ long do_bad(const struct op *o, struct res *r)
 	case 62: return recvmmsg(fd, (struct mmsghdr *)a.hole, 2, MSG_DONTWAIT, NULL);
 	case 63: return sendmmsg(fd, (struct mmsghdr *)a.hole, 2, MSG_DONTWAIT | MSG_NOSIGNAL);
 	case 64: return ppoll(&p, 1, &none, (sigset_t *)a.hole);
-	case 65: return epoll_wait(a.ep[0], (struct epoll_event *)-4096l, 4, 0);
+	case BAD_EPWAIT_TOP: return epoll_wait(a.ep[0], (struct epoll_event *)-4096l, 4, 0);
 	case 66: return epoll_ctl(a.ep[0], EPOLL_CTL_MOD, fd, (struct epoll_event *)a.hole);
 	case 67: return sendfile(fd, fd, (off_t *)a.hole, 10);
 	default: errno = 0; return 0;
