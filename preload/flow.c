@@ -189,8 +189,8 @@ void xr_flow_stay_tcp(struct xr_flow *f, int fd, enum xr_reason why)
 	f->upgrade_off = 1;
 	if (f->link)
 		xr_fetch_or(&f->tx.dir->state, XR_DIR_STAYS);
-	if (f->up)
-		xr_upgrade_abort(f, fd, why);
+	/* also where none is under way: one that another thread has just begun is waited for, and found */
+	xr_upgrade_abort(f, fd, why);
 	xr_fetch_and(&f->path, ~XR_PATH_COUNT);
 	if (xr_load_relaxed(&f->path) & XR_PATH_FABRIC) {
 		xr_flow_retreat(f, fd, why, 0);

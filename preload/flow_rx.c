@@ -129,7 +129,9 @@ static ssize_t rx_peer_gone(struct xr_flow *f, int fd, struct rx_dst *d, int fla
  */
 static void rx_maybe_fin(struct xr_flow *f, int fd)
 {
-	if (f->tx_shut && f->rx_end && !f->tx_kfin && xr_shm_tx_all_consumed(&f->tx)) {
+	/* acquire: END is in the ring, and not only about to be; a FIN before it would be our death */
+	if ((xr_load_acquire(&f->tx.dir->state) & XR_DIR_ENDED) && f->rx_end && !f->tx_kfin &&
+	    xr_shm_tx_all_consumed(&f->tx)) {
 		f->tx_kfin = 1;
 		xr_sys2(SYS_shutdown, fd, SHUT_WR);
 	}

@@ -37,8 +37,11 @@ int xr_flow_fin_is_death(struct xr_flow *f)
 	if (!(state & XR_DIR_ENDED) && !f->rx_shut && f->rx_state == XR_RX_RING &&
 	    !(xr_load_acquire(&f->rx.dir->consumed) & XR_FROZEN))
 		return 1;
-	/* a process that is gone has hung up the control connection as well */
-	return xr_shm_link_progress(f->link) != 0;
+	/*
+	 * A process that is gone has hung up the control connection as well; so has one that closed
+	 * since we looked, and had said so before.
+	 */
+	return xr_shm_link_progress(f->link) != 0 && !(xr_flow_peer_state(f) & XR_DIR_CLOSED);
 }
 
 /* Looks at the kernel socket; remembers what it says about the peer's life. */

@@ -212,19 +212,42 @@ XR_HOOK int listen(int fd, int backlog)
 	return r;
 }
 
+/*
+ * By the kernel, while it carries both directions: neither moves meanwhile.  A FIN behind the offset
+ * at which the direction has left TCP would be taken for the death of this process.  1: they have moved.
+ */
+static int shutdown_kernel(struct xr_flow *f, int fd, int how, int *r)
+{
+	uint32_t gen = xr_load_relaxed(&f->gen);
+	int counts = (xr_load_acquire(&f->path) & XR_PATH_COUNT) != 0;
+
+	if (counts && !xr_flow_kpoll_begin(f))
+		return 1;
+	*r = xr_real.shutdown(fd, how);
+	/* closed meanwhile, and by now another connection's */
+	if (xr_unlikely(xr_load_relaxed(&f->gen) != gen))
+		return 0;
+	if (counts)
+		xr_flow_kpoll_end(f);
+	/* not worth a move any more, and what it would be told of the peer's end is ambiguous */
+	if (!*r)
+		xr_flow_stay_tcp(f, fd, XR_REASON_CLOSED);
+	return 0;
+}
+
 XR_HOOK int shutdown(int fd, int how)
 {
-	struct xr_flow *f = xr_hook_flow(fd);
+	struct xr_flow *f = how >= SHUT_RD && how <= SHUT_RDWR ? xr_hook_flow(fd) : NULL;
 	int r;
 
-	while (f && xr_load_acquire(&f->path) & XR_PATH_FABRIC && how >= SHUT_RD && how <= SHUT_RDWR) {
-		r = xr_flow_shutdown(f, fd, how);
-		if (r != -EREMOTEIO)
-			return (int)xr_ret(r);
+	while (f) {
+		if (xr_load_acquire(&f->path) & XR_PATH_FABRIC) {
+			r = xr_flow_shutdown(f, fd, how);
+			if (r != -EREMOTEIO)
+				return (int)xr_ret(r);
+		} else if (!shutdown_kernel(f, fd, how, &r)) {
+			return r;
+		}
 	}
-	r = xr_real.shutdown(fd, how);
-	/* not worth a move any more, and what it would be told of the peer's end is ambiguous */
-	if (f && !r)
-		xr_flow_stay_tcp(f, fd, XR_REASON_CLOSED);
-	return r;
+	return xr_real.shutdown(fd, how);
 }
