@@ -9,9 +9,11 @@
 #define SHARE_GAIN	4u	/* shares are smoothed over 2^4 signals */
 #define EPOCH		10000000000ull	/* ns after which an old smallest RTT is forgotten, once over */
 #define STEP		128u	/* slow growth: a 128th of a unit per round */
-#define MOST		32u	/* a window below a unit grows by a 32nd with each answer at most */
-#define SLOPE		512u	/* ... and tolerates as much more delay for each halving below it */
+#define MOST		128u	/* a window below a unit grows by a 128th with each answer at most ... */
+#define HASTE		8u	/* ... and so many times more where there is no queue */
+#define SLOPE		176u	/* ... and tolerates 256/176 of the target more for each halving below it */
 #define CALM_MAX	24u
+#define EMPTY		3u	/* so many rounds without a signal, and no queue: the link stands empty */
 #define PAUSE_MAX	100000000u	/* ns: a floor of one byte and a long RTT must not stop a flow for good */
 #define CUT_GENTLE	250u	/* no cut is smaller than this, of 256 */
 
@@ -46,7 +48,7 @@ static uint32_t log2_256(uint64_t x)
 	return (e << 8) + (uint32_t)(e >= 8 ? (x >> (e - 8)) & 255 : (x << (8 - e)) & 255);
 }
 
-/* Each halving below a unit adds the target once more: equal windows are where equal queues lead. */
+/* Each halving below a unit adds to the target: equal windows are where equal queues lead. */
 static uint32_t adapt_target(const struct xr_adapt *a)
 {
 	uint64_t unit = (uint64_t)a->p.unit << Q, t;
@@ -55,6 +57,16 @@ static uint32_t adapt_target(const struct xr_adapt *a)
 		return a->p.target;
 	t = (uint64_t)a->p.target * (SLOPE + log2_256(unit) - log2_256(a->window)) / SLOPE;
 	return t > UINT32_MAX ? UINT32_MAX : (uint32_t)t;
+}
+
+/* The share of marks that is no news where RTT speaks: random early marking, and what a small window tolerates. */
+static uint32_t adapt_marks(const struct xr_adapt *a)
+{
+	uint64_t unit = (uint64_t)a->p.unit << Q;
+
+	if (a->window >= unit)
+		return SHARE_ONE / 4;
+	return SHARE_ONE - (uint32_t)((uint64_t)SHARE_ONE / 4 * 3 * a->window / unit);
 }
 
 /* ns between two messages of which the first is larger than the window. */
@@ -175,9 +187,27 @@ static void adapt_round(struct xr_adapt *a)
 	}
 }
 
-static void adapt_grow(struct xr_adapt *a, uint64_t len)
+/*
+ * Many small windows are evened out by this: the one that is smallest is the furthest below the delay that it
+ * tolerates, and grows fastest.
+ */
+static uint64_t adapt_most(const struct xr_adapt *a, uint64_t rtt)
 {
-	uint64_t step = ((uint64_t)a->p.unit << Q) / STEP << a->calm, most = a->window / MOST, add;
+	uint64_t most = a->window / MOST, queue, target;
+
+	if (!a->p.target || !rtt)
+		return most;
+	queue = rtt - xr_adapt_base(a);
+	target = adapt_target(a);
+	/* a link that stands empty answer after answer: all that share it were cut too often when they met */
+	if (queue < target / 16 && a->calm >= EMPTY)
+		return a->window / 2;
+	return queue < target ? most + most * HASTE * (target - queue) / target : most;
+}
+
+static void adapt_grow(struct xr_adapt *a, uint64_t len, uint64_t rtt)
+{
+	uint64_t step = ((uint64_t)a->p.unit << Q) / STEP << a->calm, most = adapt_most(a, rtt), add;
 
 	if (!a->limited || a->window >= a->p.ceiling << Q || adapt_recovers(a))
 		return;
@@ -207,12 +237,12 @@ int xr_adapt_acked_slow(struct xr_adapt *a, uint64_t len, uint64_t rtt, int mark
 	if (rtt)
 		adapt_rtt(a, rtt);
 	/* where RTT speaks, marks that come now and then (random early marking) are no news */
-	if (marked && (!a->p.target || a->marked > SHARE_ONE / 4))
+	if (marked && (!a->p.target || a->marked > adapt_marks(a)))
 		adapt_cut(a, XR_BETA_LEAST - (uint32_t)((uint64_t)(XR_BETA_LEAST - XR_BETA_MOST) * a->marked /
 							SHARE_ONE), &a->cuts_ecn);
 	adapt_round(a);
 	if (cuts == a->cuts_rtt + a->cuts_ecn)
-		adapt_grow(a, len);
+		adapt_grow(a, len, rtt);
 	if (!a->inflight)
 		a->limited = 0;
 	return 0;

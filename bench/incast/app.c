@@ -66,13 +66,36 @@ static int app_give(struct sim *s, struct host *h)
 	return 1;
 }
 
+/* The program has a message to post. */
+static int app_has(const struct sim *s, const struct host *h)
+{
+	return s->set.load ? h->arrivals != h->taken : h->active;
+}
+
+void app_expect(struct sim *s, struct host *h)
+{
+	/* uniform gaps: the sum of many senders is as good as random, and needs no library of mathematics */
+	double gap = 2.0 * s->set.senders * (double)sim_wire_bytes(s) * s->ps_per_byte * 100 / s->set.load;
+
+	sim_at(s, s->now + (uint64_t)(gap * (double)(sim_random(s) >> 11) / 9007199254740992.0), EV_ARRIVE, h->num, 0);
+}
+
+void app_arrive(struct sim *s, struct host *h)
+{
+	app_expect(s, h);
+	if (!h->active || h->arrivals - h->taken == ARRIVED)
+		return;
+	h->arrived[h->arrivals++ % ARRIVED] = s->now;
+	app_progress(s, h);
+}
+
 void app_progress(struct sim *s, struct host *h)
 {
 	do {
-		while (h->active && h->posted - h->done < s->set.depth) {
+		while (app_has(s, h) && h->posted - h->done < s->set.depth) {
 			struct message *m = &h->msg[h->posted++ % 256];
 
-			m->posted = s->now;
+			m->posted = s->set.load ? h->arrived[h->taken++ % ARRIVED] : s->now;
 			m->wire = 0;
 		}
 		if (h->given == h->posted || !app_give(s, h))

@@ -19,14 +19,14 @@ static void print(const struct settings *set, const struct result *r)
 		       "\"wire_mean_us\": %.1f, \"wire_p99_us\": %.1f, \"queue_mean\": %.0f, \"queue_max\": %.0f, "
 		       "\"jain\": %.4f, \"messages\": %llu, \"drops\": %llu, \"timeouts\": %llu, "
 		       "\"retransmitted\": %llu, \"pauses\": %llu, \"paused\": %.4f, \"marks\": %llu, "
-		       "\"leave_ms\": %.1f, \"join_ms\": %.1f, \"events\": %llu}\n",
+		       "\"leave_ms\": %.2f, \"join_ms\": %.2f, \"load\": %u, \"backlog\": %llu, \"events\": %llu}\n",
 		       mode_name[set->mode], set->senders, set->size, set->depth, set->gbps, set->pfc,
 		       set->rtt_signal, set->ecn_signal,
 		       r->goodput, r->share, r->mean, r->p50, r->p99, r->wire_mean, r->wire_p99, r->queue_mean,
 		       r->queue_max, r->jain, (unsigned long long)r->messages, (unsigned long long)r->drops,
 		       (unsigned long long)r->timeouts, (unsigned long long)r->retransmitted,
 		       (unsigned long long)r->pauses, r->paused, (unsigned long long)r->marks, r->leave_ms,
-		       r->join_ms, (unsigned long long)r->events);
+		       r->join_ms, set->load, (unsigned long long)r->backlog, (unsigned long long)r->events);
 		return;
 	}
 	printf("%-5s %4u x %7u  %3u Gb/s %s %8.2f %6.1f%% %10.0f %10.0f %9.0f %9.0f %7.0f %6.3f %8llu %6llu "
@@ -35,7 +35,7 @@ static void print(const struct settings *set, const struct result *r)
 	       100 * r->share, r->mean, r->p99, r->wire_mean, r->wire_p99, r->queue_mean / 1024, r->jain,
 	       (unsigned long long)r->drops, (unsigned long long)r->timeouts, (unsigned long long)r->pauses);
 	if (set->churn)
-		printf("  left %.1f ms, joined %.1f ms", r->leave_ms, r->join_ms);
+		printf("  left %.2f ms, joined %.2f ms", r->leave_ms, r->join_ms);
 	printf("\n");
 	fflush(stdout);
 }
@@ -94,6 +94,7 @@ static int usage(FILE *to)
 	fprintf(to, "usage: xr-incast [option]...\n"
 		"  --mode none|dcqcn|xrdma|both   who holds senders back: nobody, the NIC, the library, both\n"
 		"  --senders N  --size BYTES  --depth MESSAGES  --gbps N  --buffer BYTES  --seed N\n"
+		"  --load PERCENT          messages come at random, together so much of the link\n"
 		"  --pfc  --no-ecn  --no-rtt-signal  --no-ecn-signal\n"
 		"  --warm MS  --time MS    run in, measured\n"
 		"  --churn MS              half of the senders leave after so long, and are back after twice that\n"
@@ -110,7 +111,7 @@ int main(int argc, char **argv)
 		{ "seed", 1, NULL, 'r' }, { "pfc", 0, NULL, 'p' }, { "no-ecn", 0, NULL, 'e' },
 		{ "no-rtt-signal", 0, NULL, 'R' }, { "no-ecn-signal", 0, NULL, 'E' }, { "warm", 1, NULL, 'w' },
 		{ "time", 1, NULL, 't' }, { "churn", 1, NULL, 'c' }, { "table", 0, NULL, 'T' },
-		{ "json", 0, NULL, 'j' }, { "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
+		{ "load", 1, NULL, 'l' }, { "json", 0, NULL, 'j' }, { "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
 	};
 	struct settings set;
 	int c, all = 0;
@@ -140,6 +141,7 @@ int main(int argc, char **argv)
 		case 'E': set.ecn_signal = 0; break;
 		case 'w': set.warm = v * MS; break;
 		case 't': set.time = v * MS; break;
+		case 'l': set.load = (uint32_t)v; break;
 		case 'c': set.churn = v * MS; break;
 		case 'T': all = 1; break;
 		case 'j': json = 1; break;

@@ -4,8 +4,8 @@
 #include <string.h>
 #include "sim.h"
 
-#define BIN	MS
-#define CALM	3u	/* bins in a row that must be good */
+#define BIN	(250 * US)
+#define MEASURE	8.0
 
 void sim_defaults(struct settings *set)
 {
@@ -57,7 +57,7 @@ static double mean(const uint32_t *v, uint64_t n)
 	return n ? sum / (double)n / 1000 : 0;
 }
 
-static double jain(const struct sim *s, int of_bin)
+static double jain(const struct sim *s)
 {
 	double sum = 0, squares = 0, x;
 	uint32_t i, n = 0;
@@ -65,7 +65,7 @@ static double jain(const struct sim *s, int of_bin)
 	for (i = 0; i < s->set.senders; i++) {
 		if (!s->host[i].active)
 			continue;
-		x = (double)(of_bin ? s->host[i].bin_bytes : s->host[i].bytes);
+		x = (double)s->host[i].bytes;
 		sum += x;
 		squares += x * x;
 		n++;
@@ -73,24 +73,54 @@ static double jain(const struct sim *s, int of_bin)
 	return squares > 0 ? sum * sum / (n * squares) : 0;
 }
 
-/* Who left or joined: when did the rest have the link, and share it? */
+/*
+ * Who left or joined: from when on did the rest have the link, and share it?  Judged by windows in which each
+ * sender completes MEASURE messages, three bins at least: in fewer nobody can tell what its share is.
+ */
+static uint32_t window_bins(const struct sim *s, uint32_t active)
+{
+	uint64_t ps = (uint64_t)(MEASURE * active * (double)sim_wire_bytes(s) * s->ps_per_byte);
+
+	return ps / BIN < 3 ? 3 : (uint32_t)(ps / BIN) + 1;
+}
+
+static int window_good(const struct sim *s, uint32_t bins)
+{
+	double sum = 0, squares = 0, x;
+	uint32_t i, k, n = 0;
+
+	for (i = 0; i < s->set.senders; i++) {
+		const struct host *h = &s->host[i];
+
+		for (x = 0, k = 0; k < bins; k++)
+			x += (double)h->binned[(s->bins - 1 - k) % BINS];
+		sum += x;
+		if (h->active) {
+			squares += x * x;
+			n++;
+		}
+	}
+	x = sum * (double)sim_wire_bytes(s) / s->set.size * s->ps_per_byte / ((double)bins * BIN);
+	return x >= 0.9 && sum * sum >= 0.9 * n * squares;
+}
+
 static void bin(struct sim *s)
 {
-	uint64_t bytes = 0, since = s->joined_at ? s->joined_at : s->left_at;
-	double *to = s->joined_at ? &s->r.join_ms : &s->r.leave_ms, full;
-	uint32_t i;
+	double *to = s->joined_at ? &s->r.join_ms : &s->r.leave_ms;
+	uint32_t i, n = 0, bins;
 
-	for (i = 0; i < s->set.senders; i++)
-		bytes += s->host[i].bin_bytes;
-	full = (double)bytes * (s->set.size + MSG_HDR + OVERHEAD * ((s->set.size + MTU - 1) / MTU)) / s->set.size *
-	       s->ps_per_byte / BIN;
-	if (since && *to < 0 && s->now > since + BIN) {
-		s->calm_bins = full >= 0.9 && jain(s, 1) >= 0.9 ? s->calm_bins + 1 : 0;
-		if (s->calm_bins == CALM)
-			*to = (double)(s->now - CALM * BIN - since) / MS;
+	for (i = 0; i < s->set.senders; i++) {
+		struct host *h = &s->host[i];
+
+		h->binned[s->bins % BINS] = h->bin_bytes;
+		h->bin_bytes = 0;
+		n += h->active;
 	}
-	for (i = 0; i < s->set.senders; i++)
-		s->host[i].bin_bytes = 0;
+	s->bins++;
+	bins = window_bins(s, n);
+	if ((s->left_at || s->joined_at) && *to < 0 && bins <= BINS && s->bins - s->since_bin >= bins &&
+	    window_good(s, bins))
+		*to = (double)(s->bins - s->since_bin - bins) * BIN / MS;
 	sim_at(s, s->now + BIN, EV_BIN, 0, 0);
 }
 
@@ -99,7 +129,7 @@ static void churn(struct sim *s, int join)
 	uint32_t i;
 
 	*(join ? &s->joined_at : &s->left_at) = s->now;
-	s->calm_bins = 0;
+	s->since_bin = s->bins;
 	for (i = 0; i < s->set.senders; i += 2) {
 		s->host[i].active = (uint8_t)join;
 		if (join)
@@ -129,6 +159,9 @@ static void dispatch(struct sim *s, const struct event *e)
 	case EV_BIN:
 		bin(s);
 		break;
+	case EV_ARRIVE:
+		app_arrive(s, &s->host[e->host]);
+		break;
 	default:
 		net_event(s, e);
 	}
@@ -140,9 +173,13 @@ static void report(struct sim *s)
 	double ps = (double)s->set.time;
 	uint32_t i;
 
-	for (i = 0; i < s->set.senders; i++)
-		if (s->host[i].paused)
-			r->paused += (double)(s->now - s->host[i].paused_since);
+	for (i = 0; i < s->set.senders; i++) {
+		const struct host *h = &s->host[i];
+
+		if (h->paused)
+			r->paused += (double)(s->now - h->paused_since);
+		r->backlog += h->arrivals - h->taken + h->posted - h->done;
+	}
 	r->goodput = (double)s->payload * 8000 / ps;
 	r->share = (double)s->useful * s->ps_per_byte / ps;
 	qsort(s->lat, s->nlat, sizeof(*s->lat), compare);
@@ -153,7 +190,7 @@ static void report(struct sim *s)
 	r->wire_mean = mean(s->wire, s->nlat);
 	r->wire_p99 = at_share(s->wire, s->nlat, 0.99);
 	r->queue_mean = s->queue_area / ps;
-	r->jain = jain(s, 0);
+	r->jain = jain(s);
 	r->paused /= ps * s->set.senders;
 }
 
@@ -165,7 +202,7 @@ static int start(struct sim *s)
 	uint32_t n = 1, i;
 
 	if (!set->senders || set->senders > 4096 || !set->size || set->size > 1u << 24 || !set->depth ||
-	    set->depth > 200 || !set->gbps || !set->buffer || !set->time)
+	    set->depth > 200 || !set->gbps || !set->buffer || !set->time || set->load > 200)
 		return -1;
 	s->ps_per_byte = 8000.0 / set->gbps;
 	s->rng = set->seed * 0x9e3779b97f4a7c15ull | 1;
@@ -185,7 +222,14 @@ static int start(struct sim *s)
 		h->active = 1;
 		dcqcn_start(s, h);
 		app_start(s, h);
-		app_progress(s, h);
+		if (set->load) {
+			h->arrived = calloc(ARRIVED, sizeof(*h->arrived));
+			if (!h->arrived)
+				return -1;
+			app_expect(s, h);
+		} else {
+			app_progress(s, h);
+		}
 	}
 	sim_at(s, BIN, EV_BIN, 0, 0);
 	if (set->churn) {
@@ -224,6 +268,8 @@ int sim_run(const struct settings *set, struct result *r)
 	}
 	free(s->heap.v);
 	free(s->fifo);
+	for (i = 0; s->host && i < set->senders; i++)
+		free(s->host[i].arrived);
 	free(s->host);
 	free(s->lat);
 	free(s->wire);

@@ -31,12 +31,15 @@
 #define FRAGMENT	65536u
 #define UNITS		512u		/* of one flow, under way */
 #define READS		16u
+#define BINS		256u
+#define ARRIVED		8192u	/* a program that is further behind than that makes no more */
 
 enum mode { MODE_NONE, MODE_DCQCN, MODE_XRDMA, MODE_BOTH };
 
 struct settings {
 	enum mode mode;
 	uint32_t senders, size, depth;	/* messages that a sender has posted and that are not complete */
+	uint32_t load;			/* hundredths of the link that are asked for; 0: all that depth allows */
 	uint32_t gbps;
 	uint32_t pfc, ecn;		/* 1: on */
 	uint32_t rtt_signal, ecn_signal;	/* what the library listens to */
@@ -57,12 +60,14 @@ struct result {
 	uint64_t messages, drops, timeouts, retransmitted, pauses, marks;
 	double paused;			/* share of all senders' time */
 	double leave_ms, join_ms;	/* until the rest has the link and shares it fairly; < 0: never */
+	uint64_t backlog;		/* messages that had come and were not complete at the end */
 	uint64_t events;
 };
 
 enum ev_kind {
 	EV_NIC, EV_SWITCH, EV_EGRESS, EV_RECEIVE, EV_ACK, EV_NAK, EV_CNP, EV_PAUSE, EV_RESUME, EV_ALPHA,
-	EV_RATE, EV_RTO, EV_READ, EV_DONE, EV_POST, EV_PULL, EV_LEAVE, EV_JOIN, EV_BIN
+	EV_RATE, EV_RTO, EV_READ, EV_DONE, EV_POST, EV_PULL, EV_LEAVE, EV_JOIN, EV_BIN,
+	EV_ARRIVE
 };
 
 struct packet {
@@ -122,6 +127,10 @@ struct host {
 	struct message msg[256];
 	uint32_t posted, given, done;
 	uint64_t bytes, bin_bytes;	/* completed, payload */
+	uint64_t binned[BINS];		/* the same of the last bins */
+	/* with a load: when the program had a message, those that it has not posted yet */
+	uint64_t *arrived;
+	uint32_t arrivals, taken;
 	struct xr_adapt tx;
 	uint64_t post_at;		/* a timer of ours is set */
 	/* the receiver's end of it */
@@ -167,9 +176,8 @@ struct sim {
 	uint64_t nlat, lat_room;
 	uint64_t useful, payload;	/* bytes that arrived in order: with headers, without */
 	double queue_area;
-	uint64_t bin;
 	uint64_t left_at, joined_at;
-	uint32_t calm_bins;
+	uint32_t bins, since_bin;
 	struct result r;
 };
 
@@ -186,6 +194,12 @@ static inline uint64_t sim_random(struct sim *s)
 	s->rng ^= s->rng >> 7;
 	s->rng ^= s->rng << 17;
 	return s->rng;
+}
+
+/* A message of these settings with the headers of its packets. */
+static inline uint64_t sim_wire_bytes(const struct sim *s)
+{
+	return s->set.size + MSG_HDR + (uint64_t)OVERHEAD * ((s->set.size + MTU - 1) / MTU);
 }
 
 static inline int sim_dcqcn(const struct sim *s)
@@ -224,6 +238,9 @@ void app_progress(struct sim *s, struct host *h);
 void app_acked(struct sim *s, struct host *h, const struct unit *u, int marked);
 void app_received(struct sim *s, struct host *h, const struct unit *u, int marked);
 void app_event(struct sim *s, const struct event *e);
+/* With a load: a message comes, sooner or later; it has come. */
+void app_expect(struct sim *s, struct host *h);
+void app_arrive(struct sim *s, struct host *h);
 
 /* --- run.c --- */
 

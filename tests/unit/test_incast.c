@@ -121,6 +121,100 @@ static void half_leave_and_come_back(void **state)
 	assert_true(r.join_ms >= 0 && r.join_ms < 5);
 }
 
+/* What flow control is to reach with 256 senders, of every size, with and without PFC. */
+static void the_link_is_used(void **state)
+{
+	static const uint32_t sizes[] = { 1024, 4096, 65536, 1048576 };
+	struct result r;
+	uint32_t i, pfc;
+
+	(void)state;
+	for (i = 0; i < 4; i++)
+		for (pfc = 0; pfc < 2; pfc++) {
+			set.size = sizes[i];
+			set.depth = sizes[i] >= 1048576 ? 1 : sizes[i] >= 65536 ? 4 : 16;
+			set.warm = sizes[i] >= 1048576 ? 40 * MS : 20 * MS;
+			r = run(MODE_XRDMA, pfc);
+			assert_true(r.share >= 0.9);
+			assert_int_equal(r.drops + r.timeouts + r.pauses, 0);
+		}
+}
+
+/* ... a fifth of the latency of NICs that are alone with it, post to completion. */
+static void a_fifth_of_the_latency(void **state)
+{
+	struct result plain, ours;
+
+	(void)state;
+	set.warm = 20 * MS;
+	set.time = 50 * MS;
+	plain = run(MODE_DCQCN, 0);
+	ours = run(MODE_XRDMA, 0);
+	assert_true(ours.p99 * 5 <= plain.p99);
+	/* of a baseline that PFC holds together, where messages wait in its own queues anyway: on the wire */
+	plain = run(MODE_DCQCN, 1);
+	ours = run(MODE_XRDMA, 1);
+	assert_true(ours.p99 <= plain.p99 && ours.wire_p99 * 5 <= plain.wire_p99);
+}
+
+/* ... no collapse with 1024. */
+static void a_thousand_senders(void **state)
+{
+	static const uint32_t sizes[] = { 1024, 4096, 65536 };
+	struct result r;
+	uint32_t i;
+
+	(void)state;
+	set.senders = 1024;
+	for (i = 0; i < 3; i++) {
+		set.size = sizes[i];
+		set.depth = sizes[i] >= 65536 ? 4 : 16;
+		set.warm = 30 * MS;
+		r = run(MODE_XRDMA, 0);
+		assert_true(r.share >= 0.9);
+		assert_int_equal(r.drops + r.timeouts, 0);
+		assert_true(r.wire_p99 < 1000);
+	}
+}
+
+/* ... and equal shares again within 5 ms after half of them left or came back. */
+static void shares_are_equal_soon(void **state)
+{
+	static const uint32_t sizes[] = { 1024, 4096, 16384, 65536 };
+	struct result r;
+	uint32_t i, k;
+
+	(void)state;
+	for (i = 0; i < 4; i++)
+		for (k = 0; k < 2; k++) {
+			set.size = sizes[i];
+			set.depth = sizes[i] >= 65536 ? 4 : 16;
+			set.gbps = k ? 100 : 25;
+			/* as long as a window of eight messages of each, and more */
+			set.churn = sizes[i] >= 65536 && !k ? 60 * MS : 25 * MS;
+			set.warm = 20 * MS;
+			set.time = 3 * set.churn;
+			r = run(MODE_XRDMA, 0);
+			assert_true(r.leave_ms >= 0 && r.leave_ms < 5);
+			assert_true(r.join_ms >= 0 && r.join_ms < 5);
+		}
+}
+
+/* Messages that come at random, together nine tenths of the link: nobody is held back for nothing. */
+static void a_link_that_is_not_full(void **state)
+{
+	struct result r;
+
+	(void)state;
+	set.load = 90;
+	set.time = 40 * MS;
+	r = run(MODE_XRDMA, 0);
+	assert_true(r.share > 0.88 && r.share < 0.95);
+	assert_true(r.p99 < 100 && r.backlog < 100);
+	set.load = 201;
+	assert_int_equal(sim_run(&set, &r), -1);
+}
+
 /* With no signal at all the windows only grow: what the numbers above come from. */
 static void without_signals(void **state)
 {
@@ -141,6 +235,11 @@ int main(void)
 		cmocka_unit_test_setup(large_messages, preset),
 		cmocka_unit_test_setup(pauses, preset),
 		cmocka_unit_test_setup(half_leave_and_come_back, preset),
+		cmocka_unit_test_setup(the_link_is_used, preset),
+		cmocka_unit_test_setup(a_fifth_of_the_latency, preset),
+		cmocka_unit_test_setup(a_thousand_senders, preset),
+		cmocka_unit_test_setup(shares_are_equal_soon, preset),
+		cmocka_unit_test_setup(a_link_that_is_not_full, preset),
 		cmocka_unit_test_setup(without_signals, preset),
 	};
 
