@@ -198,6 +198,10 @@ struct xr_epflow *xr_ep_flow(struct xr_flow *f, int make);
 /* First registration of the flow in the file; the others follow on hash_next. */
 struct xr_epreg *xr_ep_bucket(struct xr_epoll *ep, struct xr_flow *f);
 void xr_ep_flow_free(struct xr_epflow *ef);
+/* The registration that a young flow keeps by itself becomes a record.  Under big.  0 or -errno. */
+int xr_ep_settle(struct xr_flow *f);
+/* It is registered where it cannot be followed, and never attached.  Under big.  0 */
+int xr_ep_refuse(struct xr_flow *f);
 /* A record, in the tables of both; NULL when memory is short. */
 struct xr_epreg *xr_ep_reg_new(struct xr_epoll *ep, struct xr_flow *f, struct xr_epflow *ef, int fd,
 			       const struct epoll_event *ev);

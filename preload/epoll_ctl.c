@@ -281,8 +281,7 @@ int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 	r = xr_ep_big_lock();
 	if (r)
 		return -ENOMEM;
-	r = xr_ep_lock(ep);
-	if (r) {
+	if (xr_ep_settle(f) || xr_ep_lock(ep)) {
 		xr_ep_big_unlock();
 		return -ENOMEM;
 	}

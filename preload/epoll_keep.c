@@ -41,12 +41,17 @@ static void keep_one(struct xr_epreg *r, struct xr_epoll_kept *kept)
 
 void xr_epoll_flow_take(struct xr_flow *f, struct xr_epoll_kept *kept)
 {
-	struct xr_epflow *ef = xr_ep_flow(f, 0);
+	struct xr_epflow *ef;
 	struct xr_epreg *r, *next;
 
 	kept->n = 0;
-	if (!ef || xr_ep_big_lock())
+	if (xr_ep_big_lock())
 		return;
+	if (xr_ep_settle(f))
+		xr_warn("a descriptor does not stay in its epoll set: no memory");
+	ef = xr_ep_flow(f, 0);
+	if (!ef)
+		goto unlock_big;
 	for (r = ef->regs; r; r = next) {
 		struct xr_epoll *ep = r->ep;
 
@@ -57,6 +62,7 @@ void xr_epoll_flow_take(struct xr_flow *f, struct xr_epoll_kept *kept)
 		xr_ep_unlock(ep);
 	}
 	ef->attached = 0;
+unlock_big:
 	xr_ep_big_unlock();
 }
 

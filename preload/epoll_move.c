@@ -406,10 +406,11 @@ int xr_epoll_flow_attach(struct xr_flow *f)
 
 	if (xr_ep_big_lock())
 		return -EDEADLK;
-	ef = xr_ep_flow(f, 1);
-	if (!ef)
+	e = xr_ep_settle(f);
+	ef = e ? NULL : xr_ep_flow(f, 1);
+	if (!e && !ef)
 		e = -ENOMEM;
-	else if (ef->refuse)
+	else if (!e && ef->refuse)
 		e = -EINVAL;
 	if (e || ef->attached)
 		goto unlock_big;

@@ -27,6 +27,7 @@ struct ep_wait {
 	struct xr_signal_mark mark;
 	uint32_t round;
 	int epfd, max, has_deadline;
+	int first;		/* what the kernel said before all else, INT_MIN: it was not asked */
 	int ms;			/* of the time-out as the program gave it, while nothing is gone of it; 0: unknown */
 	int n;			/* events found so far, or -errno */
 	int token_seen;
@@ -135,22 +136,25 @@ done:
 /* The real call; returns with w->token_seen when a flow has moved meanwhile. */
 static int wait_plain(struct ep_wait *w)
 {
-	int n;
+	int n = w->first;
 
-	/* full barrier: count this sleeper, then look; pairs with "attached, then kick" */
-	xr_fetch_add(&w->ep->plain, 1);
-	if (xr_load_acquire(&w->ep->attached)) {
-		w->token_seen = 1;
-		n = 0;
-	} else {
-		n = plain_real(w);
-		if (xr_unlikely(n == -EFAULT))
-			n = wait_refused(w);
-		if (n > 0)
-			n = wait_strip(w, w->evs, n);
-		w->kernel_done = n > 0;
+	w->first = INT_MIN;
+	if (n == INT_MIN) {
+		/* full barrier: count this sleeper, then look; pairs with "attached, then kick" */
+		xr_fetch_add(&w->ep->plain, 1);
+		if (xr_load_acquire(&w->ep->attached)) {
+			w->token_seen = 1;
+			n = 0;
+		} else {
+			n = plain_real(w);
+		}
+		xr_fetch_sub(&w->ep->plain, 1);
 	}
-	xr_fetch_sub(&w->ep->plain, 1);
+	if (xr_unlikely(n == -EFAULT))
+		n = wait_refused(w);
+	if (n > 0)
+		n = wait_strip(w, w->evs, n);
+	w->kernel_done = n > 0;
 	return n;
 }
 
@@ -451,9 +455,9 @@ static int wait_all(struct ep_wait *w)
 		xr_ep_adopt(w->ep);
 		return wait_inherited(w);
 	}
-	w->mark = xr_signal_mark();
 again:
-	while (!xr_load_acquire(&w->ep->attached) && !xr_load_relaxed(&w->ep->dirty)) {
+	while (w->first != INT_MIN ||
+	       (!xr_load_acquire(&w->ep->attached) && !xr_load_relaxed(&w->ep->dirty))) {
 		w->n = wait_plain(w);
 		if (xr_likely(!w->token_seen))
 			return w->n;
@@ -494,18 +498,48 @@ int xr_epoll_wait(int epfd, struct epoll_event *evs, int max, uint64_t deadline,
 {
 	struct ep_wait w = {
 		.ep = xr_fd_epoll(epfd), .evs = evs, .sigmask = sigmask, .deadline = deadline,
-		.epfd = epfd, .max = max, .has_deadline = has_deadline,
+		.epfd = epfd, .max = max, .has_deadline = has_deadline, .first = INT_MIN,
+		.mark = xr_signal_mark(),
 	};
 
 	return wait_all(&w);
 }
 
+static int told(const struct xr_epoll *ep, const struct epoll_event *evs, int n)
+{
+	int i;
+
+	for (i = 0; i < n; i++)
+		if (xr_unlikely(evs[i].data.u64 == ep->token))
+			return 1;
+	return 0;
+}
+
 int xr_epoll_wait_ms(int epfd, struct epoll_event *evs, int max, int ms, const sigset_t *sigmask)
 {
+	struct xr_epoll *ep = xr_fd_epoll(epfd);
+	uint64_t deadline = ms > 0 ? xr_now_ns() + (uint64_t)ms * 1000000u : 0;
+	struct xr_signal_mark mark = xr_signal_mark();
+	int first = INT_MIN, saved = errno;
+
+	/* the call of a program of which nothing has moved: the kernel's, and a look at its answer */
+	if (xr_likely(ep && ep->gen == xr_ep_gen && !xr_load_relaxed(&ep->dirty))) {
+		/* as in wait_plain */
+		xr_fetch_add(&ep->plain, 1);
+		if (xr_likely(!xr_load_acquire(&ep->attached))) {
+			first = xr_real.epoll_pwait(epfd, evs, max, ms, sigmask);
+			if (first < 0)
+				first = -errno;
+		}
+		xr_fetch_sub(&ep->plain, 1);
+		if (first >= 0 && !told(ep, evs, first))
+			return first;
+		errno = saved;
+	}
+
 	struct ep_wait w = {
-		.ep = xr_fd_epoll(epfd), .evs = evs, .sigmask = sigmask,
-		.deadline = ms > 0 ? xr_now_ns() + (uint64_t)ms * 1000000u : 0,
-		.epfd = epfd, .max = max, .has_deadline = ms >= 0, .ms = ms > 0 ? ms : 0,
+		.ep = ep, .evs = evs, .sigmask = sigmask, .deadline = deadline, .epfd = epfd, .max = max,
+		.has_deadline = ms >= 0, .first = first, .mark = mark, .ms = ms > 0 && first == INT_MIN ? ms : 0,
 	};
 
 	return wait_all(&w);

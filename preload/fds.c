@@ -61,14 +61,6 @@ void xr_fds_fresh(int fd)
 	}
 }
 
-/* In some epoll set, through whichever descriptor: a racing epoll_ctl is the program's race. */
-static int registered(struct xr_flow *f)
-{
-	const struct xr_epflow *ef = xr_ep_flow(f, 0);
-
-	return ef && ef->regs;
-}
-
 /* The entry of fd was taken out.  1: nothing refers to the flow any more. */
 static int let_go(struct xr_flow *f, int fd)
 {
@@ -109,7 +101,7 @@ struct xr_fds_closing xr_fds_close_begin(int fd)
 	f = entry_flow(c.entry);
 	if (f && xr_load_relaxed(&f->priv->fds) > 1) {
 		xr_hold_thread(0);
-		if (xr_load_relaxed(&f->priv->fds) > 1 && xr_load_acquire(&f->path) && registered(f))
+		if (xr_load_relaxed(&f->priv->fds) > 1 && xr_load_acquire(&f->path) && xr_epoll_flow_registered(f))
 			close_registered(f, fd);
 	}
 	c.entry = xr_fd_take(fd);
@@ -222,7 +214,7 @@ void xr_fds_adopt(struct xr_flow *f, int fd)
 	struct xr_flow *own;
 
 	if (path != XR_PATH_COUNT || xr_flow_holders(f) != 1 || f->upgrade_off || f->link ||
-	    xr_load_relaxed(&f->priv->fds) != 1 || registered(f) || xr_vfork_depth || !xr_active)
+	    xr_load_relaxed(&f->priv->fds) != 1 || xr_epoll_flow_registered(f) || xr_vfork_depth || !xr_active)
 		return;
 	own = xr_flow_new(fd, f->family, f->role == XR_FLOW_ACCEPT ? XR_FLOW_ACCEPT : XR_FLOW_UNSET,
 			  f->nonblock);

@@ -131,6 +131,7 @@ struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonb
 	xr_store_relaxed(&f->priv->holds, 0);
 	f->priv->orphan = -1;
 	f->priv->regs = NULL;
+	f->priv->young.ep = NULL;
 	f->priv->unlisted = 0;
 	f->need_turns = UINT32_MAX;
 	f->need_bytes = UINT64_MAX;
@@ -144,6 +145,8 @@ void xr_flow_connecting(struct xr_flow *f, int fd)
 {
 	uint64_t turns, bytes;
 
+	if (f->connected)
+		return;
 	xr_control_tuned();
 	turns = xr_tuned(&xr_cfg.upgrade_turns);
 	bytes = xr_tuned(&xr_cfg.upgrade_bytes);
@@ -153,8 +156,6 @@ void xr_flow_connecting(struct xr_flow *f, int fd)
 		turns = turns > 1 ? turns - 1 : 1;
 		bytes = bytes / 2;
 	}
-	if (f->connected)
-		return;
 	f->connected = 1;
 	if (f->upgrade_off) {
 		/* what was done to the socket before it was connected keeps it on TCP */

@@ -149,6 +149,17 @@ struct xr_flow_kids {
 	_Atomic uint64_t pid[XR_FLOW_KIDS];	/* serial:32 | its pid, as the owner knows it */
 };
 
+struct xr_epoll;
+
+/* The one registration of a flow that never moved: epoll_young.c, under its lock. */
+struct xr_flow_young {
+	struct xr_epoll *ep;		/* NULL: there is none */
+	uint64_t token;			/* of the file: its memory may be another one's by now */
+	uint64_t data;
+	uint32_t events;
+	int fd;
+};
+
 /* Private to each process (copied on fork). */
 struct xr_flow_priv {
 	_Atomic uint32_t fds;		/* descriptors of this process that refer to the flow, and holds */
@@ -157,6 +168,7 @@ struct xr_flow_priv {
 	_Atomic uint32_t holds;		/* calls that sleep on it: hold.h */
 	int orphan;			/* ours, in the place of the program's last; -1: none */
 	void *regs;			/* epoll registrations: epoll.c, under its lock */
+	struct xr_flow_young young;
 };
 
 /* ---- life ---------------------------------------------------------------- */

@@ -171,18 +171,11 @@ static int close_aborts(int fd)
 	return now.l_onoff && !now.l_linger;
 }
 
-/*
- * Counts this process out of the flow.  Whoever is the last one to go sees to what is owed; of
- * several that go at once one finds nobody else left.
- */
-static void close_count_out(struct xr_flow *f, int fd, uint64_t soon)
+/* The last one to go sees to what is owed; of several that go at once one finds nobody else left. */
+static __attribute__((noinline)) void close_owing(struct xr_flow *f, int fd, uint64_t soon)
 {
 	struct xr_care care = { .n = 0 };
 
-	if (!f->link || !xr_flow_owes(f, fd) || close_aborts(fd)) {
-		xr_fetch_sub(&f->procs, 1);
-		return;
-	}
 	if (xr_flow_holders(f) > 1) {
 		xr_fetch_sub(&f->procs, 1);
 		if (xr_flow_holders(f))
@@ -202,6 +195,15 @@ static int close_inherited(struct xr_flow *f, int fd)
 	if (close_unread(f, fd))
 		xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
 	return 1;
+}
+
+/* Counts this process out of the flow; most connections never owed anybody anything. */
+static void close_count_out(struct xr_flow *f, int fd, uint64_t soon)
+{
+	if (f->link && xr_flow_owes(f, fd) && !close_aborts(fd))
+		close_owing(f, fd, soon);
+	else
+		xr_fetch_sub(&f->procs, 1);
 }
 
 void xr_flow_last_close(struct xr_flow *f, int fd)

@@ -67,10 +67,17 @@ XR_SLOW int ctl_flow(struct xr_flow *f, int epfd, int op, int fd, struct epoll_e
 XR_HOOK int epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 {
 	struct xr_flow *f = xr_fd_flow(fd);
+	int r;
 
-	/* what can never move needs no record: the kernel's is all there is to know */
-	return f && xr_flow_settled(f) ? xr_real.epoll_ctl(epfd, op, fd, ev) :
-					 ctl_flow(f, epfd, op, fd, ev);
+	if (f) {
+		/* what can never move needs no record: the kernel's is all there is to know */
+		if (xr_flow_settled(f))
+			return xr_real.epoll_ctl(epfd, op, fd, ev);
+		r = known(epfd) ? xr_epoll_ctl_young(epfd, op, fd, f, ev) : 1;
+		if (xr_likely(r != 1))
+			return (int)xr_ret(r);
+	}
+	return ctl_flow(f, epfd, op, fd, ev);
 }
 
 /* What is no room for events at all is for the kernel to refuse. */

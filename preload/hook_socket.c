@@ -146,10 +146,18 @@ XR_SLOW int connect_unknown(int fd, const struct sockaddr *addr, socklen_t len)
 	return r;
 }
 
+/* There is more than the kernel's connection to dissolve, and that goes first. */
+static int connect_dissolves(const struct sockaddr *addr, socklen_t len)
+{
+	sa_family_t family;
+
+	return len >= sizeof(family) && !xr_user_get(&family, &addr->sa_family, sizeof(family)) &&
+	       family == AF_UNSPEC;
+}
+
 XR_HOOK int connect(int fd, const struct sockaddr *addr, socklen_t len)
 {
 	struct xr_flow *f = xr_fd_flow(fd);
-	sa_family_t family;
 	int r, saved;
 
 	if (xr_vfork_depth)
@@ -157,17 +165,18 @@ XR_HOOK int connect(int fd, const struct sockaddr *addr, socklen_t len)
 	if (!f)
 		return connect_unknown(fd, addr, len);
 	xr_fork_check();
-	/* dissolves the connection */
-	if (len >= sizeof(family) && !xr_user_get(&family, &addr->sa_family, sizeof(family)) &&
-	    family == AF_UNSPEC) {
+	if (xr_unlikely(f->up || f->link) && connect_dissolves(addr, len))
 		xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
-		return xr_real.connect(fd, addr, len);
-	}
 	r = xr_real.connect(fd, addr, len);
 	saved = errno;
 	/* an interrupted connect goes on in the background as well */
-	if (!r || saved == EINPROGRESS || saved == EINTR)
-		xr_flow_connecting(f, fd);
+	if (!r || saved == EINPROGRESS || saved == EINTR) {
+		/* the kernel has just read it */
+		if (xr_unlikely(addr->sa_family == AF_UNSPEC))
+			xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
+		else
+			xr_flow_connecting(f, fd);
+	}
 	errno = saved;
 	return r;
 }

@@ -76,6 +76,11 @@ int xr_select(int n, fd_set *r, fd_set *w, fd_set *e, uint64_t deadline, int has
 /* epoll: all return 0/count or -errno. */
 int xr_epoll_created(int epfd, int flags);
 int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev);
+/*
+ * The same for a flow of this process that never moved, with the event where the program has it.
+ * 1: the long way, nothing was done.
+ */
+int xr_epoll_ctl_young(int epfd, int op, int fd, struct xr_flow *f, struct epoll_event *ev);
 int xr_epoll_wait(int epfd, struct epoll_event *evs, int max, uint64_t deadline, int has_deadline,
 		  const sigset_t *sigmask);
 /* The same, with the time-out of epoll_wait(2): the kernel gets it as it is, in the common case. */
@@ -110,6 +115,8 @@ void xr_epoll_flow_put(const struct xr_epoll_kept *kept);
  */
 int xr_epoll_flow_attach(struct xr_flow *f);
 void xr_epoll_flow_detach(struct xr_flow *f);
+/* In some epoll set, through whichever descriptor: a racing epoll_ctl is the program's race. */
+int xr_epoll_flow_registered(struct xr_flow *f);
 /* 1: a registration of the flow is in an inner set. */
 int xr_epoll_flow_attached(struct xr_flow *f);
 /*

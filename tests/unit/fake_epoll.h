@@ -43,12 +43,21 @@ static inline int teardown(void **state)
 	return 0;
 }
 
+/* As the hook does. */
+static inline int ctl_at(int epfd, int op, int fd, struct epoll_event *ev)
+{
+	struct xr_flow *f = xr_fd_flow(fd);
+	int r = f ? xr_epoll_ctl_young(epfd, op, fd, f, ev) : 1;
+
+	return r == 1 ? xr_epoll_ctl(epfd, op, fd, ev) : r;
+}
+
 static inline int ctl(int op, int fd, uint32_t events, uint64_t data)
 {
 	struct epoll_event ev = { .events = events };
 
 	ev.data.u64 = data;
-	return xr_epoll_ctl(ep, op, fd, &ev);
+	return ctl_at(ep, op, fd, &ev);
 }
 
 static inline int wait_ev(struct epoll_event *ev, int max, int ms)

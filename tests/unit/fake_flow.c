@@ -276,6 +276,7 @@ struct fake *fake_open(uint32_t i)
 	k->f->priv->fd = k->fd;
 	k->f->priv->fds = 1;
 	k->f->priv->regs = NULL;
+	k->f->priv->young.ep = NULL;
 	k->f->rx_state = XR_RX_RING;
 	k->f->tx_state = XR_TX_RING;
 	k->mask = POLLOUT;

@@ -119,7 +119,7 @@ static void errors_are_the_kernel_s(void **state)
 	assert_int_equal(ctl(EPOLL_CTL_ADD, k->fd, EPOLLIN, 1), -EEXIST);
 	assert_int_equal(ctl(EPOLL_CTL_MOD, k->fd, EPOLLIN | EPOLLEXCLUSIVE, 1), -EINVAL);
 	assert_int_equal(ctl(77, k->fd, EPOLLIN, 1), -EINVAL);
-	assert_int_equal(xr_epoll_ctl(ep, EPOLL_CTL_MOD, k->fd, NULL), -EFAULT);
+	assert_int_equal(ctl_at(ep, EPOLL_CTL_MOD, k->fd, NULL), -EFAULT);
 	assert_int_equal(ctl(EPOLL_CTL_DEL, k->fd, 0, 0), 0);
 	assert_int_equal(ctl(EPOLL_CTL_DEL, k->fd, 0, 0), -ENOENT);
 	assert_int_equal(ctl(EPOLL_CTL_MOD, k->fd, EPOLLIN, 0), -ENOENT);
@@ -362,22 +362,77 @@ static void what_cannot_be_followed_stays(void **state)
 	assert_int_equal(ctl(EPOLL_CTL_ADD, k->fd, EPOLLIN | EPOLLEXCLUSIVE, 1), 0);
 	assert_int_equal(fake_move(k), -EINVAL);
 	assert_int_equal(ctl(EPOLL_CTL_ADD, two->fd, EPOLLIN, 2), 0);
-	assert_int_equal(xr_epoll_ctl(other, EPOLL_CTL_ADD, two->fd, &ev), 0);
+	assert_int_equal(ctl_at(other, EPOLL_CTL_ADD, two->fd, &ev), 0);
 	assert_int_equal(fake_move(two), -EINVAL);
-	assert_int_equal(xr_epoll_ctl(other, EPOLL_CTL_DEL, two->fd, &ev), 0);
+	assert_int_equal(ctl_at(other, EPOLL_CTL_DEL, two->fd, &ev), 0);
 	assert_int_equal(fake_move(two), 0);
 	/* the second file takes it back to TCP, and both report */
-	assert_int_equal(xr_epoll_ctl(other, EPOLL_CTL_ADD, two->fd, &ev), 0);
+	assert_int_equal(ctl_at(other, EPOLL_CTL_ADD, two->fd, &ev), 0);
 	assert_int_equal(two->retreats, 1);
 	assert_int_equal(fake_stay_reason, XR_REASON_EPOLL_EXCLUSIVE);
 	assert_int_equal(write(two->peer, "x", 1), 1);
 	expect(0, EPOLLIN, 2);
 	assert_int_equal(xr_epoll_wait(other, &ev, 1, 0, 1, NULL), 1);
-	assert_int_equal(xr_epoll_ctl(stranger, EPOLL_CTL_ADD, k->fd, &ev), 0);
+	assert_int_equal(ctl_at(stranger, EPOLL_CTL_ADD, k->fd, &ev), 0);
 	assert_int_equal(fake_stay_reason, XR_REASON_INHERITED);
 	xr_epoll_close(other);
 	close(other);
 	close(stranger);
+}
+
+/* Young: the flow itself knows where it is registered, until that takes more than one place. */
+static void young_flows_keep_their_registration(void **state)
+{
+	struct fake *k = fake_open(1);
+	int other = epoll_create1(EPOLL_CLOEXEC);
+	struct epoll_event ev = { .events = EPOLLIN, .data.u64 = 8 };
+
+	(void)state;
+	assert_int_equal(xr_epoll_created(other, 0), 0);
+	assert_int_equal(ctl(EPOLL_CTL_ADD, k->fd, EPOLLOUT, 1), 0);
+	assert_int_equal(ctl(EPOLL_CTL_ADD, k->fd, EPOLLOUT, 1), -EEXIST);
+	assert_int_equal(ctl_at(ep, EPOLL_CTL_MOD, k->fd, NULL), -EFAULT);
+	assert_int_equal(ctl(EPOLL_CTL_MOD, k->fd, EPOLLIN | EPOLLEXCLUSIVE, 2), -EINVAL);
+	assert_true(xr_epoll_flow_registered(k->f));
+	assert_null(k->f->priv->regs);
+	assert_int_equal(ctl_at(other, EPOLL_CTL_MOD, k->fd, &ev), -ENOENT);
+	assert_int_equal(ctl_at(other, EPOLL_CTL_DEL, k->fd, NULL), -ENOENT);
+	/* a second place, and the first goes */
+	assert_int_equal(ctl_at(other, EPOLL_CTL_ADD, k->fd, &ev), 0);
+	assert_non_null(k->f->priv->regs);
+	assert_int_equal(ctl(EPOLL_CTL_DEL, k->fd, 0, 0), 0);
+	assert_int_equal(fake_move(k), 0);
+	fake_send(k, 1);
+	assert_int_equal(xr_epoll_wait(other, &ev, 1, 0, 1, NULL), 1);
+	assert_int_equal(ev.data.u64, 8);
+	expect_none(0);
+	/* what was last said of it moves along */
+	k = fake_open(2);
+	assert_int_equal(ctl(EPOLL_CTL_ADD, k->fd, EPOLLOUT, 3), 0);
+	assert_int_equal(ctl(EPOLL_CTL_DEL, k->fd, 0, 0), 0);
+	assert_false(xr_epoll_flow_registered(k->f));
+	assert_int_equal(ctl(EPOLL_CTL_ADD, k->fd, EPOLLOUT, 4), 0);
+	assert_int_equal(ctl(EPOLL_CTL_MOD, k->fd, EPOLLIN, 5), 0);
+	assert_int_equal(fake_move(k), 0);
+	fake_send(k, 1);
+	expect(0, EPOLLIN, 5);
+	fake_close(k);
+	/* the file is closed, and its memory another one's */
+	k = fake_open(3);
+	assert_int_equal(ctl_at(other, EPOLL_CTL_ADD, k->fd, &ev), 0);
+	xr_epoll_close(other);
+	close(other);
+	assert_false(xr_epoll_flow_registered(k->f));
+	other = epoll_create1(EPOLL_CLOEXEC);
+	assert_int_equal(xr_epoll_created(other, 0), 0);
+	assert_false(xr_epoll_flow_registered(k->f));
+	assert_int_equal(ctl_at(other, EPOLL_CTL_MOD, k->fd, &ev), -ENOENT);
+	assert_int_equal(ctl(EPOLL_CTL_ADD, k->fd, EPOLLIN, 6), 0);
+	assert_int_equal(fake_move(k), 0);
+	fake_send(k, 1);
+	expect(0, EPOLLIN, 6);
+	xr_epoll_close(other);
+	close(other);
 }
 
 static void closed_flows_and_files(void **state)
@@ -451,7 +506,7 @@ int main(void)
 		T(ready_flows_take_turns), T(cost_is_that_of_the_ready), T(overrun_of_entries),
 		T(kernel_socket_is_watched), T(there_and_back), T(back_behind_our_back),
 		T(oneshot_moves_only_when_fired), T(what_cannot_be_followed_stays),
-		T(closed_flows_and_files), T(many_adds_and_closes),
+		T(young_flows_keep_their_registration), T(closed_flows_and_files), T(many_adds_and_closes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
