@@ -4,8 +4,13 @@
  * mid-retreat, with bytes still to be replayed or thrown away.  On TCP the kernel goes on
  * delivering after close() and exit(); what lies in our memory only a process can deliver.
  *
- * It is nobody's child, has a session of its own, and of the descriptors it keeps those of its
- * flows alone.  It ends when they are in order, or after XR_CARE_NS or a SIGTERM, with an RST.
+ * It has a session of its own, and of the descriptors it keeps those of its flows alone.  It ends when
+ * they are in order, or after XR_CARE_NS or a SIGTERM, with an RST.
+ *
+ * Of a program that goes on it is a child, of the kind that tells nobody of its end and that wait(2)
+ * does not find: later calls collect it.  (Nobody's child is collected by process 1, which in many a
+ * container collects nothing, or by a subreaper, which would wonder.)  Before exec it leaves the
+ * program: of one that ends after that the kernel sends a SIGCHLD, whatever was asked for.
  */
 #ifndef XR_CARETAKER_H
 #define XR_CARETAKER_H
@@ -24,6 +29,7 @@ struct xr_flow;
 /* On the caller's stack. */
 struct xr_care {
 	uint32_t n;
+	uint32_t orphan;	/* this program is about to become another one */
 	struct xr_care_job {
 		struct xr_flow *f;
 		int fd;
@@ -48,5 +54,12 @@ void xr_care_run(struct xr_care *c, uint64_t soon);
  * blocked, of the descriptors only those in keep open.  It ends with run.  0 or -errno.
  */
 int xr_care_spawn(const char *name, const int *keep, uint32_t n, void (*run)(void *arg), void *arg);
+
+/* Collects caretakers that have ended; any hook may call it. */
+void xr_care_reap(void);
+/* Before exec: those that are children of this process leave it. */
+void xr_care_part(void);
+/* After fork, in the child: they are the parent's. */
+void xr_care_forked(void);
 
 #endif

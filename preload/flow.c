@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include "caretaker.h"
 #include "control.h"
 #include "fdtab.h"
 #include "flow.h"
@@ -389,6 +390,7 @@ void xr_flow_sweep(void)
 	uint64_t now, then = xr_load_relaxed(&last);
 	uint32_t i, done = UINT32_MAX, keep = UINT32_MAX, kept = 0;
 
+	xr_care_reap();
 	if (xr_likely(s->limbo == UINT32_MAX) || s->pid != xr_getpid())
 		return;
 	now = xr_now_ns();

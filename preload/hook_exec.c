@@ -100,11 +100,13 @@ static void exec_ask(void *arg, int fd, uintptr_t entry)
 
 void xr_exec_begin(void)
 {
-	struct exec_left e = { .care.n = 0, .relay.n = 0 };
+	struct exec_left e = { .care.n = 0, .care.orphan = 1, .relay.n = 0 };
 
 	xr_fork_check();
-	if (!xr_vfork_depth)
+	if (!xr_vfork_depth) {
 		xr_flow_kid_counts(NULL);
+		xr_care_part();
+	}
 	xr_fd_each(exec_ask, NULL);
 	e.end = xr_now_ns() + XR_HANDOVER_WAIT_NS;
 	xr_fd_each(exec_one, &e);

@@ -2,6 +2,7 @@
 /* Start, fork, end of the process; and giving up for good.  See process.h. */
 #include "hook.h"
 #include <sys/mman.h>
+#include "caretaker.h"
 #include "control.h"
 #include "far.h"
 #include "log.h"
@@ -98,6 +99,7 @@ void xr_process_child(void)
 	process_is_child = 1;
 	xr_vfork_depth = 0;
 	xr_process_forked();
+	xr_care_forked();
 	xr_stats_after_fork();
 	xr_signal_forked();
 	xr_flow_forked();
@@ -195,6 +197,7 @@ void xr_process_exit(void)
 	/* handlers that run later make no segment that nobody would remove */
 	if (!process_passed)
 		process_passed = XR_REASON_CLOSED;
+	xr_care_reap();
 	xr_flow_exit();
 	xr_control_close();
 	xr_stats_close();

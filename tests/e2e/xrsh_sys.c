@@ -365,6 +365,12 @@ static long c_inetd(struct call *k)
 	_exit(127);
 }
 
+/* exec NAME ARG...: this program becomes another one */
+static long c_exec(struct call *k)
+{
+	return execvp(k->argv[1], k->argv + 1);
+}
+
 static long c_wait(struct call *k)
 {
 	int st = 0;
@@ -508,6 +514,7 @@ const struct command sys_commands[] = {
 	{ "fork", 2, c_fork },
 	{ "daemon", 3, c_daemon },
 	{ "inetd", 2, c_inetd },
+	{ "exec", 1, c_exec },
 	{ "wait", 1, c_wait },
 	{ "system", 1, c_system },
 	{ "popen", 1, c_popen },

@@ -84,6 +84,8 @@ void xr_care_run(struct xr_care *c, uint64_t soon)
 	}
 }
 
+void xr_care_reap(void) { }
+
 /* ---- the link ----------------------------------------------------------------------- */
 
 int xr_shm_link_notify(struct xr_shm_link *l, uint32_t waiter, uint32_t cookie)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """close() and exit() in mid-retreat: they wait for nobody, and what TCP would have delivered is delivered."""
+import ctypes
 import os
 import signal
 import socket
@@ -134,6 +135,85 @@ def test_nothing_is_held_by_it(live):
         peer.sh.proc.kill(signal.SIGCONT)
     assert peer.drain() == (0, None)
     harness.until(lambda: not caretakers(live.env), 5, "no process left")
+
+
+@pytest.fixture
+def collector():
+    """Orphans of this test's programs come to this process, which collects none before its end."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    before = set(harness.children(os.getpid()))
+    assert prctl(36, 1, 0, 0, 0) == 0       # PR_SET_CHILD_SUBREAPER
+
+    def orphans():
+        return set(harness.children(os.getpid())) - before
+    yield orphans
+    prctl(36, 0, 0, 0, 0)
+    for pid in orphans():
+        if harness.state(pid) == "Z":
+            os.waitpid(pid, 0)
+
+
+def test_no_zombie_stays(env, collector):
+    """Of a program that goes on: its next calls collect the caretaker, which wait(2) never shows it."""
+    live = shell.Pair(env).upgrade()
+    programs = collector()
+    me, peer, n = live.s, live.c, 2 << 20
+    try:
+        replays_and_stops(live, me, peer, n)
+        assert me.recv(n, WAITALL, timeout=5).ret == n
+        me.close()
+        left = caretakers(env)
+        assert len(left) == (env.mode == "both")
+    finally:
+        peer.sh.proc.kill(signal.SIGCONT)
+    assert peer.drain() == (0, None)
+    harness.until(lambda: not caretakers(env), 5, "its end")
+    assert live.server("wait", -1).err == "ECHILD"
+    live.server.ok("close", live.server.ok("socket", socket.AF_INET, socket.SOCK_STREAM, 0))
+    assert harness.children(live.server.pid) == []
+    assert collector() == programs
+
+
+def test_a_program_that_becomes_another_one_has_no_child(live):
+    """The new program would be told of the end of a child that it never had."""
+    me, peer, n = live.s, live.c, 2 << 20
+    try:
+        replays_and_stops(live, me, peer, n)
+        assert me.recv(n, WAITALL, timeout=5).ret == n
+        me.close()
+        left = len(caretakers(live.env))
+        assert left == (live.env.mode == "both")
+        live.server.order("0 exec sleep 60\n")
+
+        def is_sleep():
+            with open("/proc/%d/comm" % live.server.pid, encoding="ascii") as f:
+                return f.read() == "sleep\n"
+        harness.until(is_sleep, 10, "the new program")
+        assert harness.children(live.server.pid) == []
+        assert len(caretakers(live.env)) == left
+    finally:
+        peer.sh.proc.kill(signal.SIGCONT)
+    assert peer.drain() == (0, None)
+    harness.until(lambda: not caretakers(live.env), 5, "no process left")
+
+
+def test_the_first_process_of_a_namespace_is_the_programs(live):
+    """When the first one ends no other can be made there: it is not for a caretaker to be that."""
+    me, peer, n = live.s, live.c, 2 << 20
+    r = live.server("unshare", 0x20000000)      # CLONE_NEWPID
+    if r.ret < 0:
+        pytest.skip("unshare: %s" % r.err)
+    try:
+        replays_and_stops(live, me, peer, n)
+        assert me.recv(n, WAITALL, timeout=5).ret == n
+        me.close()
+        assert live.server("system", "exit 3").ret == 3 << 8
+    finally:
+        peer.sh.proc.kill(signal.SIGCONT)
+    got = peer.drain()
+    assert got == ((0, "ECONNRESET") if live.mode == "both" else (0, None))
+    if live.mode == "both":
+        assert live.env.counters(live.server.pid)[0]["undelivered"] == 1
 
 
 def test_a_killed_caretaker_is_a_killed_process(live):

@@ -26,6 +26,8 @@ static struct shared {
 	_Atomic uint32_t looks;
 } *S;
 
+__thread uint32_t xr_vfork_depth;
+
 static int owed_fd[XR_CARE_JOBS + 8];
 
 uint32_t xr_flow_owes(struct xr_flow *f, int fd)
@@ -63,6 +65,9 @@ static uint64_t counter(enum xr_stat s)
 static int begin(void **state)
 {
 	(void)state;
+	/* those of the test before */
+	for (int ms = 0; ms < 3000 && care_kids; ms++, usleep(1000))
+		xr_care_reap();
 	S = mmap(NULL, sizeof(*S), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	xr_store_relaxed(&xr_stats_now()->counter[XR_STAT_CARETAKERS], 0);
 	xr_store_relaxed(&xr_stats_now()->counter[XR_STAT_UNDELIVERED], 0);
@@ -196,6 +201,123 @@ static void one_for_many_and_more_when_it_is_full(void **state)
 	}
 }
 
+/* Children of any kind that have ended and are to be collected; -1: there are no children. */
+static int ended_children(void)
+{
+	siginfo_t info = { .si_pid = 0 };
+
+	if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL))
+		return -1;
+	return info.si_pid != 0;
+}
+
+static void begin_one(struct xr_care *c, int fd[2])
+{
+	tcp_pair(fd);
+	S->flow[0].procs = 1;
+	S->owes[0] = POLLIN;
+	S->until_readable = 1;
+	xr_care_add(c, S->flow, fd[0]);
+	xr_care_run(c, 0);
+	close(fd[0]);
+	assert_int_equal(ended_children(), 0);
+	assert_int_equal(S->flow[0].procs, 2);
+}
+
+static void it_is_collected(void **state)
+{
+	struct xr_care c = { .n = 0 };
+	int fd[2], ms;
+
+	(void)state;
+	begin_one(&c, fd);
+	xr_care_reap();
+	assert_int_equal(ended_children(), 0);
+	assert_int_equal(write(fd[1], "x", 1), 1);
+	wait_procs(0, 1);
+	for (ms = 0; ms < 3000 && !ended_children(); ms++)
+		usleep(1000);
+	assert_int_equal(ended_children(), 1);
+	/* not by the program */
+	assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+	assert_int_equal(errno, ECHILD);
+	xr_care_reap();
+	assert_int_equal(ended_children(), -1);
+	assert_int_equal(care_kids, 0);
+	close(fd[1]);
+}
+
+static void it_leaves_before_exec(void **state)
+{
+	struct xr_care c = { .n = 0 };
+	int fd[2];
+	char b;
+
+	(void)state;
+	begin_one(&c, fd);
+	xr_care_part();
+	assert_int_equal(ended_children(), -1);
+	assert_int_equal(S->flow[0].procs, 2);
+	/* and works on */
+	assert_int_equal(write(fd[1], "x", 1), 1);
+	wait_procs(0, 1);
+	assert_int_equal(read(fd[1], &b, 1), -1);
+	assert_int_equal(errno, ECONNRESET);
+	close(fd[1]);
+	/* the next one stays, if there was no exec */
+	begin_one(&c, fd);
+	usleep(50000);
+	assert_int_equal(ended_children(), 0);
+	assert_int_equal(write(fd[1], "x", 1), 1);
+	wait_procs(0, 1);
+	xr_care_part();
+	assert_int_equal(ended_children(), -1);
+	close(fd[1]);
+}
+
+static void before_exec_it_is_nobodys_child(void **state)
+{
+	struct xr_care c = { .n = 0, .orphan = 1 };
+	int fd[2];
+
+	(void)state;
+	tcp_pair(fd);
+	S->flow[0].procs = 1;
+	S->owes[0] = POLLIN;
+	S->until_readable = 1;
+	xr_care_add(&c, S->flow, fd[0]);
+	xr_care_run(&c, 0);
+	close(fd[0]);
+	assert_int_equal(ended_children(), -1);
+	assert_int_equal(write(fd[1], "x", 1), 1);
+	wait_procs(0, 1);
+	close(fd[1]);
+}
+
+static void a_forked_child_has_none(void **state)
+{
+	struct xr_care c = { .n = 0 };
+	int fd[2], status;
+	pid_t pid;
+
+	(void)state;
+	begin_one(&c, fd);
+	pid = child_fork();
+	if (!pid) {
+		xr_care_forked();
+		/* no wait for one that is not its own */
+		_exit(care_kids || care_part);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	assert_int_equal(care_kids, 1);
+	assert_int_equal(write(fd[1], "x", 1), 1);
+	wait_procs(0, 1);
+	xr_care_part();
+	assert_int_equal(ended_children(), -1);
+	close(fd[1]);
+}
+
 /* Its own process, for it gives its rights away: may not have another. */
 static void without_a_process_it_is_reset_at_once(void **state)
 {
@@ -235,6 +357,10 @@ int main(void)
 		cmocka_unit_test_setup_teardown(it_keeps_the_socket_and_no_pipe, begin, end),
 		cmocka_unit_test_setup_teardown(it_gives_up_with_a_reset, begin, end),
 		cmocka_unit_test_setup_teardown(one_for_many_and_more_when_it_is_full, begin, end),
+		cmocka_unit_test_setup_teardown(it_is_collected, begin, end),
+		cmocka_unit_test_setup_teardown(it_leaves_before_exec, begin, end),
+		cmocka_unit_test_setup_teardown(before_exec_it_is_nobodys_child, begin, end),
+		cmocka_unit_test_setup_teardown(a_forked_child_has_none, begin, end),
 		cmocka_unit_test_setup_teardown(without_a_process_it_is_reset_at_once, begin, end),
 	};
 
