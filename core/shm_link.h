@@ -99,6 +99,8 @@ struct xr_shm_link {
 	_Atomic int *bell_tx;		/* the peer's eventfd by the peer's waiter */
 	uint32_t *cq_head;		/* entries taken, by own waiter */
 	_Atomic uint32_t ringing;	/* threads between the look for a bell and its ring */
+	uint64_t idle_ns;		/* no reference since then; under the list's lock */
+	_Atomic uint64_t probed;	/* ns: a sleeper looked whether it is broken */
 	uint32_t counted;		/* scratch of whoever counts references, under the list's lock */
 	size_t map_len;
 };

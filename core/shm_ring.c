@@ -134,6 +134,7 @@ static ssize_t tx_append(struct xr_shm_tx *tx, struct tx_cursor *c, size_t n)
 	 * The stamp stays: something in the slot is unread, or this send has opened it.  Who finds
 	 * all consumed begins a new one.
 	 */
+	tx->way |= XR_TX_WAY_APPEND;
 	tx->fill += (uint32_t)n;
 	m->len += (uint32_t)n;
 	/* release: bytes before the length that admits them; pairs with rx_peek */
@@ -167,6 +168,7 @@ static ssize_t tx_publish_ref(struct xr_shm_tx *tx, struct tx_cursor *c, size_t 
 	/* the next payload begins on a line of its own, where the chunk has one left */
 	if (!keep_open)
 		tx->fill = tx->fill > XR_CHUNK - 63 ? XR_CHUNK : (tx->fill + 63) & ~63u;
+	tx->way |= XR_TX_WAY_REF;
 	m->chunk = tx->chunk;
 	m->start = start;
 	m->len = (uint32_t)n;

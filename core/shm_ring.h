@@ -168,6 +168,9 @@ struct xr_shm_chunks {
 	void *ctx;
 };
 
+#define XR_TX_WAY_REF	1u	/* bytes went into a chunk, by a slot of their own */
+#define XR_TX_WAY_APPEND	2u	/* ... behind those of an open slot */
+
 /* Sender's end.  Lives in family memory; guarded by the flow's tx lock. */
 struct xr_shm_tx {
 	struct xr_shm_dir *dir;
@@ -191,6 +194,7 @@ struct xr_shm_tx {
 	uint32_t frozen;		/* this end has seen or set FROZEN */
 	uint32_t ended;			/* END published */
 	uint16_t tx_gen;
+	uint8_t way;			/* XR_TX_WAY_*, of the sends since the caller cleared it */
 	/* replay cursor, valid once frozen */
 	uint32_t replay_seq, replay_byte;
 };

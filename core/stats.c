@@ -439,6 +439,7 @@ static void clear_gauges(struct xr_stats_dir *d)
 	xr_store_relaxed(&d->credits, 0);
 	xr_store_relaxed(&d->base, 0);
 	xr_store_relaxed(&d->twice, 0);
+	xr_store_relaxed(&d->probes, 0);
 }
 
 void xr_stats_flow_free(struct xr_stats_flow *f)
@@ -464,6 +465,8 @@ void xr_stats_flow_free(struct xr_stats_flow *f)
 	fold(XR_STAT_BYTES_RX_RDMA, &f->rx.bytes[XR_CARRIER_RDMA]);
 	fold(XR_STAT_MSGS_TX, &f->tx.msgs);
 	fold(XR_STAT_MSGS_RX, &f->rx.msgs);
+	fold(XR_STAT_MSGS_RENDEZVOUS, &f->tx.rendezvous);
+	fold(XR_STAT_MSGS_COALESCED, &f->tx.coalesced);
 	fold(XR_STAT_RNR, &f->tx.rnr);
 	fold(XR_STAT_RNR, &f->rx.rnr);
 	clear_gauges(&f->tx);

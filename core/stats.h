@@ -31,7 +31,7 @@
  * the slot's sequence number: odd while they change.
  */
 #define XR_STATS_MAGIC	 0x3153414d44525858ull /* "XXRDMAS1" in little-endian order */
-#define XR_STATS_VERSION 4
+#define XR_STATS_VERSION 5
 #define XR_STATS_TUNES	4u /* settings that operators can change: tune.h */
 #define XR_STATS_COUNTER_ROOM 128 /* counters and reasons each; grow into the room */
 #define XR_STATS_FLOWS_OFF    4096
@@ -39,7 +39,8 @@
 
 /*
  * X(symbol, name, sentence): totals of the process. Append only. FLOWS_SHM, FLOWS_RDMA and
- * what flow slots count (bytes, messages, RNR) are summed up by the reader.
+ * what flow slots count (bytes, messages, RNR) are summed up by the reader, who takes what is eager for the rest of the
+ * messages that were sent.
  */
 #define XR_STATS_TABLE(X)                                                                          \
 	X(FLOWS_OPENED, "flows_opened", "TCP connections seen")                                    \
@@ -71,7 +72,16 @@
 	X(CARETAKERS, "caretakers", "processes left behind to finish closed connections")          \
 	X(UNDELIVERED, "undelivered", "closed connections reset because bytes could not be delivered") \
 	X(LATE_WAKES, "late_wakes", "sleepers that nobody could ring, found by the look once a second") \
-	X(DESCRIPTORS_SPARED, "descriptors_spared", "descriptors of xrdma closed because the program ran short of them")
+	X(DESCRIPTORS_SPARED, "descriptors_spared",                                                \
+	  "descriptors of xrdma closed because the program ran short of them")                     \
+	X(MSGS_EAGER, "msgs_eager", "sends whose bytes lay in the slots themselves")               \
+	X(MSGS_RENDEZVOUS, "msgs_rendezvous", "sends whose bytes the receiver fetched")             \
+	X(MSGS_COALESCED, "msgs_coalesced", "sends added to one that the receiver had not come to yet") \
+	X(QP_CACHE_HITS, "qp_cache_hits", "upgrades over queues that a connection had used before")  \
+	X(QP_CACHE_MISSES, "qp_cache_misses", "upgrades over new queues")                            \
+	X(LINKS_MADE, "links_made", "times that memory was shared anew with another process")       \
+	X(LINKS_REUSED, "links_reused", "times that memory kept from former connections was found good") \
+	X(KEEPALIVE_PROBES, "keepalive_probes", "looks at the other end of connections that were idle")
 
 enum xr_stat {
 #define XR_STATS_ENUM(sym, name, text) XR_STAT_##sym,
@@ -131,6 +141,9 @@ struct xr_stats_dir {
 	_Atomic uint64_t rnr;	 /* waits for a slot or for window */
 	_Atomic uint64_t base;	 /* bytes[] of the fabric when it took the direction over last */
 	_Atomic uint64_t twice;	 /* bytes that went over the kernel socket after the fabric: not in bytes[] of TCP */
+	_Atomic uint64_t rendezvous; /* of msgs sent: by reference to the sender's memory */
+	_Atomic uint64_t coalesced;  /* of msgs sent: added to the one before */
+	_Atomic uint64_t probes; /* rx: looks at the peer while nothing came; by whoever sleeps, so an atomic add */
 };
 
 /* Written under the flow's control lock only. */
@@ -188,7 +201,7 @@ struct xr_stats_segment {
 
 _Static_assert(sizeof(struct xr_stats_addr) == 20, "layout");
 _Static_assert(sizeof(struct xr_stats_ident) == 80, "layout");
-_Static_assert(sizeof(struct xr_stats_dir) == 80, "layout");
+_Static_assert(sizeof(struct xr_stats_dir) == 104, "layout");
 _Static_assert(sizeof(struct xr_stats_flow) == 384, "layout");
 _Static_assert(sizeof(struct xr_stats_segment) <= XR_STATS_FLOWS_OFF, "layout");
 _Static_assert(XR_STAT_COUNT <= XR_STATS_COUNTER_ROOM, "room");

@@ -133,6 +133,7 @@ struct xr_epoll {
 	_Atomic uint32_t kernel_first;	/* maxevents 1: whose turn it is */
 	_Atomic uint32_t stands;	/* the last look at the kernel found something, which may stand */
 	_Atomic uint64_t looked;	/* cycle count of the last look at the kernel */
+	uint64_t patrolled;		/* ns: last look for flows that nobody rings for */
 	int epfd;			/* one of the program's descriptors */
 	int outer, inner, kick;		/* ours; -1 until the first flow attaches */
 	struct xr_epnode ready, hot, active;

@@ -327,8 +327,11 @@ static int wait_sleep(struct ep_wait *w)
 	if (!xr_ep_lock(ep)) {
 		ep->sleepers--;
 		xr_count(&ep->awake, 1u);
-		if (!r)
+		/* not for each of many short waits */
+		if (!r && xr_now_ns() - ep->patrolled >= XR_WAIT_PEER - XR_WAIT_SLICE) {
+			ep->patrolled = xr_now_ns();
 			xr_ep_patrol(ep);
+		}
 		xr_ep_unlock(ep);
 	}
 	xr_store_relaxed(&ep->looked, xr_cycles());

@@ -131,6 +131,7 @@ struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonb
 	f->priv->fd = fd;
 	xr_store_relaxed(&f->priv->holds, 0);
 	f->priv->orphan = -1;
+	xr_store_relaxed(&f->priv->probed, 0);
 	f->priv->regs = NULL;
 	f->priv->young.ep = NULL;
 	f->priv->unlisted = 0;
@@ -391,6 +392,8 @@ void xr_flow_sweep(void)
 	uint32_t i, done = UINT32_MAX, keep = UINT32_MAX, kept = 0;
 
 	xr_care_reap();
+	if (s->pid == xr_getpid())
+		xr_links_sweep();
 	if (xr_likely(s->limbo == UINT32_MAX) || s->pid != xr_getpid())
 		return;
 	now = xr_now_ns();

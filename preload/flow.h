@@ -167,6 +167,7 @@ struct xr_flow_priv {
 	uint32_t unlisted;		/* counted as a connection that cannot be listed */
 	_Atomic uint32_t holds;		/* calls that sleep on it: hold.h */
 	int orphan;			/* ours, in the place of the program's last; -1: none */
+	_Atomic uint64_t probed;	/* what had been received at the last look at an idle flow */
 	void *regs;			/* epoll registrations: epoll.c, under its lock */
 	struct xr_flow_young young;
 };
@@ -298,7 +299,8 @@ uint32_t xr_flow_kernel_mask(struct xr_flow *f, uint32_t mask);
 /*
  * The peer's end has frozen a direction that this end still uses: what its process rings for.
  * A forked child of its that lacks the bell (one that was made after the fork) cannot, so who
- * sleeps looks for this once a second.  Counted.
+ * sleeps looks for this once a second, and whether the link is whole.  Counted, and as a probe if nothing came
+ * since the last look.
  */
 int xr_flow_unrung(struct xr_flow *f);
 
@@ -372,13 +374,15 @@ int xr_links_any(void);
 void xr_link_ref(struct xr_shm_link *l);
 /* The flow's link with a reference, however the flow may change meanwhile; NULL: it has none. */
 struct xr_shm_link *xr_flow_link_get(struct xr_flow *f);
-/* Lets go; the last one out of a link unmaps it. */
+/* Lets go; a link that nobody refers to is kept for a while, and then unmapped. */
 void xr_link_unref(struct xr_shm_link *l);
 /*
  * Gives back the descriptors of all links that no flow is on now and nobody sleeps on; flows that
  * were on them keep the memory.  Returns how many.
  */
 int xr_links_strip(void);
+/* Lets go of links that no flow has come back to. */
+void xr_links_sweep(void);
 void xr_links_forked(void);
 extern uint8_t xr_uuid[16];		/* of this process; fresh after fork */
 

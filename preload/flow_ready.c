@@ -138,8 +138,32 @@ static void flow_shut(struct xr_flow *f)
 		xr_flow_retreat(f, f->priv->fd, XR_REASON_OPTION, 0);
 }
 
+#define PROBE_NS	500000000u	/* of one link, for all its flows */
+
+/* Nothing came since the last look: is the peer's process there?  Its link tells, once for all that are on it. */
+static void flow_probe(struct xr_flow *f)
+{
+	uint64_t got = f->rx.got, now, then;
+	struct xr_shm_link *l;
+
+	if (f->owner_pid != xr_getpid() || xr_xchg(&f->priv->probed, got + 1) != got + 1)
+		return;
+	xr_stats_add(XR_STAT_KEEPALIVE_PROBES, 1);
+	if (f->st)
+		xr_fetch_add(&f->st->rx.probes, 1);
+	l = xr_flow_link_get(f);
+	if (!l)
+		return;
+	now = xr_now_ns();
+	then = xr_load_relaxed(&l->probed);
+	if (now - then > PROBE_NS && xr_cas(&l->probed, &then, now))
+		xr_shm_link_progress(l);
+	xr_link_unref(l);
+}
+
 int xr_flow_unrung(struct xr_flow *f)
 {
+	flow_probe(f);
 	if (f->tx_state == XR_TX_RING)
 		flow_shut(f);
 	if (!(f->tx_state == XR_TX_RING && !f->tx.frozen &&

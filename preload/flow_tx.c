@@ -114,6 +114,14 @@ static void tx_gauges(struct xr_flow *f)
 	xr_stats_gauge32(&f->st->tx.credits, f->tx.mask + 1 > used ? f->tx.mask + 1 - used : 0);
 }
 
+/* How the bytes of a send went, where it was not within the slot itself. */
+static __attribute__((noinline)) void tx_count_way(struct xr_flow *f)
+{
+	if (f->st)
+		xr_stats_inc(f->tx.way & XR_TX_WAY_REF ? &f->st->tx.rendezvous : &f->st->tx.coalesced, 1);
+	f->tx.way = 0;
+}
+
 /* The kernel socket carries the direction while the hooks still carry the flow. */
 static ssize_t tx_tcp(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, size_t skip,
 		      int flags)
@@ -189,6 +197,8 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 		n = xr_shm_tx_send(&f->tx, iov, cnt, skip, len);
 		if (n > 0) {
 			xr_stats_tx(f->st, XR_CARRIER_SHM, (uint64_t)n);
+			if (f->tx.way)
+				tx_count_way(f);
 			tx_gauges(f);
 			tx_stamp(f, f->tx.stamp);
 			xr_shm_tx_armed(&f->tx, waiter);

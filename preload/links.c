@@ -6,6 +6,14 @@
 
 static XR_FORK_DATA struct xr_shm_link *flow_links;
 
+/*
+ * A link outlives its last flow for a while: programs that talk to each other by one connection at
+ * a time would make memory and bells for each of them.  Few, since what they hold is lost on others.
+ */
+#define LINKS_KEPT	8u
+#define LINKS_KEPT_NS	5000000000ull
+static XR_FORK_DATA _Atomic uint32_t links_kept;
+
 struct xr_shm_link *xr_links_find(const uint8_t uuid[16], uint64_t id, int side)
 {
 	struct xr_shm_link *l;
@@ -15,8 +23,10 @@ struct xr_shm_link *xr_links_find(const uint8_t uuid[16], uint64_t id, int side)
 		if (!memcmp(l->peer_uuid, uuid, 16) && !xr_load_relaxed(&l->dead) &&
 		    (!id || l->id == id) && (side < 0 || l->side == side))
 			break;
-	if (l)
-		xr_fetch_add(&l->nflows, 1);
+	if (l && !xr_fetch_add(&l->nflows, 1)) {
+		xr_fetch_sub(&links_kept, 1);
+		xr_stats_add(XR_STAT_LINKS_REUSED, 1);
+	}
 	xr_slab_unlock();
 	return l;
 }
@@ -40,6 +50,7 @@ void xr_links_add(struct xr_shm_link *l)
 	l->next = flow_links;
 	flow_links = l;
 	xr_slab_unlock();
+	xr_stats_add(XR_STAT_LINKS_MADE, 1);
 }
 
 void xr_links_progress(void)
@@ -76,9 +87,55 @@ struct xr_shm_link *xr_flow_link_get(struct xr_flow *f)
 	return l;
 }
 
-void xr_link_unref(struct xr_shm_link *l)
+/* Under the lock: takes a link that nobody refers to out of the list. */
+static void link_unlist(struct xr_shm_link *l)
 {
 	struct xr_shm_link **p;
+
+	for (p = &flow_links; *p; p = &(*p)->next)
+		if (*p == l) {
+			*p = l->next;
+			break;
+		}
+	if (link_is_only(l))
+		xr_stats_sub(XR_STAT_PAIRS, 1);
+}
+
+/* Under the lock: the link that has been kept longest, if it has been for so long. */
+static struct xr_shm_link *link_kept(uint64_t now, uint64_t ns)
+{
+	struct xr_shm_link *l, *old = NULL;
+
+	for (l = flow_links; l; l = l->next)
+		if (!xr_load_relaxed(&l->nflows) && (xr_load_relaxed(&l->dead) || now - l->idle_ns >= ns) &&
+		    (!old || l->idle_ns < old->idle_ns))
+			old = l;
+	if (!old)
+		return NULL;
+	link_unlist(old);
+	xr_fetch_sub(&links_kept, 1);
+	return old;
+}
+
+void xr_links_sweep(void)
+{
+	struct xr_shm_link *l;
+	uint64_t now;
+
+	if (xr_likely(!xr_load_relaxed(&links_kept)))
+		return;
+	now = xr_now_ns();
+	do {
+		xr_slab_lock();
+		l = link_kept(now, LINKS_KEPT_NS);
+		xr_slab_unlock();
+		if (l)
+			xr_shm_link_free(l);
+	} while (l);
+}
+
+void xr_link_unref(struct xr_shm_link *l)
+{
 	uint32_t left = xr_load_relaxed(&l->nflows);
 
 	if (l->owner_pid != xr_getpid())
@@ -94,15 +151,15 @@ void xr_link_unref(struct xr_shm_link *l)
 		xr_slab_unlock();
 		return;
 	}
-	for (p = &flow_links; *p; p = &(*p)->next)
-		if (*p == l) {
-			*p = l->next;
-			break;
-		}
-	if (link_is_only(l))
-		xr_stats_sub(XR_STAT_PAIRS, 1);
+	if (!xr_load_relaxed(&l->dead)) {
+		l->idle_ns = xr_now_ns();
+		l = xr_fetch_add(&links_kept, 1) < LINKS_KEPT ? NULL : link_kept(l->idle_ns, 0);
+	} else {
+		link_unlist(l);
+	}
 	xr_slab_unlock();
-	xr_shm_link_free(l);
+	if (l)
+		xr_shm_link_free(l);
 }
 
 /* References of flows that need no bells: those that are on it are not counted, and so missing. */
@@ -148,4 +205,5 @@ void xr_links_forked(void)
 	for (l = flow_links; l; l = l->next)
 		xr_fd_close(l->conn);
 	flow_links = NULL;
+	xr_store_relaxed(&links_kept, 0);
 }

@@ -80,6 +80,9 @@ static void up_tx_init(struct xr_upgrade *u, const struct xr_shm_arena *a, uint6
 
 	f->dir_off = off;
 	u->own_dir = 1;
+	/* what has a generation was used before */
+	xr_stats_add(xr_load_relaxed(&((struct xr_shm_dir *)(a->base + off))->gen) ? XR_STAT_QP_CACHE_HITS :
+		     XR_STAT_QP_CACHE_MISSES, 1);
 	xr_shm_tx_init(&tx, (struct xr_shm_dir *)(a->base + off), a->hdr.dir_slots, f->meta,
 		       &none, a->base + a->hdr.chunk_off, a->hdr.chunk_off,
 		       (uint32_t)xr_cfg.flow_window);

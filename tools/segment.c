@@ -121,6 +121,9 @@ static int check_header(const struct xr_stats_header *h, size_t size, uint32_t *
 		(dst).queue = xr_load_relaxed(&(src).queue);                                       \
 		(dst).window = xr_load_relaxed(&(src).window);                                     \
 		(dst).rnr = xr_load_relaxed(&(src).rnr);                                           \
+		(dst).rendezvous = xr_load_relaxed(&(src).rendezvous);                             \
+		(dst).coalesced = xr_load_relaxed(&(src).coalesced);                               \
+		(dst).probes = xr_load_relaxed(&(src).probes);                                     \
 		(dst).slots = xr_load_relaxed(&(src).slots);                                       \
 		(dst).credits = xr_load_relaxed(&(src).credits);                                   \
 		(dst).base = xr_load_relaxed(&(src).base);                                         \
@@ -154,6 +157,7 @@ static bool copy_flow(const struct xr_stats_flow *f, struct xr_segment_flow *out
 static const enum xr_stat folded[] = {
 	XR_STAT_BYTES_TX_TCP, XR_STAT_BYTES_RX_TCP,  XR_STAT_BYTES_TX_SHM,  XR_STAT_BYTES_RX_SHM,
 	XR_STAT_BYTES_TX_RDMA, XR_STAT_BYTES_RX_RDMA, XR_STAT_MSGS_TX, XR_STAT_MSGS_RX, XR_STAT_RNR,
+	XR_STAT_MSGS_RENDEZVOUS, XR_STAT_MSGS_COALESCED,
 };
 
 static void add_open_flows(struct xr_segment *seg)
@@ -176,8 +180,15 @@ static void add_open_flows(struct xr_segment *seg)
 						    f->id.carrier_rx == XR_CARRIER_RDMA;
 		seg->counter[XR_STAT_MSGS_TX] += f->tx.msgs;
 		seg->counter[XR_STAT_MSGS_RX] += f->rx.msgs;
+		seg->counter[XR_STAT_MSGS_RENDEZVOUS] += f->tx.rendezvous;
+		seg->counter[XR_STAT_MSGS_COALESCED] += f->tx.coalesced;
 		seg->counter[XR_STAT_RNR] += f->tx.rnr + f->rx.rnr;
 	}
+	/* the writer counts what is rarer */
+	seg->counter[XR_STAT_MSGS_EAGER] = seg->counter[XR_STAT_MSGS_TX] - seg->counter[XR_STAT_MSGS_RENDEZVOUS] -
+					   seg->counter[XR_STAT_MSGS_COALESCED];
+	if (seg->counter[XR_STAT_MSGS_EAGER] > seg->counter[XR_STAT_MSGS_TX])
+		seg->counter[XR_STAT_MSGS_EAGER] = 0;
 }
 
 static void copy_segment(const struct xr_stats_segment *from, uint32_t flows, struct xr_segment *seg)

@@ -18,6 +18,7 @@ struct xr_segment_flow {
 	struct xr_stats_ident id;
 	struct {
 		uint64_t bytes[XR_CARRIER_COUNT], msgs, queue, window, rnr, base, twice;
+		uint64_t rendezvous, coalesced, probes;
 		uint32_t slots, credits;
 	} tx, rx;
 	uint64_t turns, attempts, upgrades, retreats;

@@ -35,13 +35,14 @@ static void set_addr(json_t *o, const char *end, const struct xr_stats_addr *a)
 }
 
 #define DIRECTION(d)                                                                               \
-	json_pack("{s:{s:I, s:I, s:I}, s:I, s:I, s:I, s:I, s:I, s:I}", "bytes", "tcp",             \
+	json_pack("{s:{s:I, s:I, s:I}, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "bytes", "tcp", \
 		  (json_int_t)(d).bytes[XR_CARRIER_TCP], "shm",                                    \
 		  (json_int_t)(d).bytes[XR_CARRIER_SHM], "rdma",                                   \
 		  (json_int_t)(d).bytes[XR_CARRIER_RDMA], "messages", (json_int_t)(d).msgs,        \
 		  "queue", (json_int_t)(d).queue, "window", (json_int_t)(d).window, "slots",       \
 		  (json_int_t)(d).slots, "credits", (json_int_t)(d).credits, "rnr",                \
-		  (json_int_t)(d).rnr)
+		  (json_int_t)(d).rnr, "rendezvous", (json_int_t)(d).rendezvous, "coalesced",       \
+		  (json_int_t)(d).coalesced, "probes", (json_int_t)(d).probes)
 
 static json_t *flow(const struct xr_segment *seg, const struct xr_segment_flow *f)
 {

@@ -127,6 +127,8 @@ static char *info_line(const struct xr_segment_flow *f)
 		" window:%" PRIu64 "/%" PRIu64 " slots:%u/%u credits:%u/%u rnr:%" PRIu64 "/%" PRIu64,
 		f->tx.window, f->rx.window, f->tx.slots, f->rx.slots, f->tx.credits, f->rx.credits,
 		f->tx.rnr, f->rx.rnr);
+	fprintf(m, " rendezvous:%" PRIu64 " coalesced:%" PRIu64 " probes:%" PRIu64, f->tx.rendezvous, f->tx.coalesced,
+		f->rx.probes);
 	if (fclose(m)) {
 		free(text);
 		return NULL;

@@ -143,3 +143,49 @@ def test_idle_server_sleeps(redis):
     assert harness.cpu_s(redis.proc.pid) - before <= 0.05
     p.say("GET a\n")
     assert p.line() == "199"
+
+
+@pytest.mark.modes("both")
+def test_mechanisms_are_at_work(redis):
+    """What xr-stat shows of a program that knows nothing of it: both kinds of messages, windows that move, queues
+    that later connections use again, looks at a peer that is silent."""
+    env, server = redis.env, redis.proc.pid
+    idle = env.start("client", ["redis-cli", *redis.where()])
+    idle.say("SET k v\n" * 200)
+    for _ in range(200):
+        assert idle.line() == "OK"
+    # each command's clients are new ones, in the same process
+    bench = redis.benchmark("-t", "set,get,incr,lpush,sadd", "-n", str(app.load(60000, 5000)), "-c", "8", "-d", "3000",
+                            "-P", "8")
+    moved = set()
+    while bench.poll() is None:
+        for f in env.flows(server):
+            if f["carrier"] == env.fabric and f["peer_pid"] == bench.pid:
+                moved.add((f["tx"]["credits"], f["tx"]["queue"]))
+    rates(app.finish(bench).decode())
+    got = env.counters(server)[0]
+    assert got["msgs_eager"] > 0 and got["msgs_rendezvous"] > 0, got
+    assert got["msgs_eager"] + got["msgs_rendezvous"] + got["msgs_coalesced"] == got["msgs_tx"]
+    assert len(moved) > 2, moved
+    assert got["qp_cache_hits"] > 0 and got["qp_cache_misses"] >= 8, got
+    probes = got["keepalive_probes"]
+    harness.until(lambda: env.counters(server)[0]["keepalive_probes"] > probes + 1, 5, "looks at the silent one", 0.1)
+    end = [f for f in env.flows(server) if f["peer_pid"] == idle.pid]
+    assert len(end) == 1 and end[0]["rx"]["probes"] > 0 and end[0]["carrier"] == env.fabric, end
+
+
+@pytest.mark.modes("both")
+def test_reconnects_use_memory_again(redis):
+    """One connection after the other: memory is shared once, and queues are used again."""
+    script = ("import socket, sys\n"
+              "for i in range(12):\n"
+              "    s = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+              "    for k in range(60):\n"
+              "        s.sendall(b'PING\\r\\n')\n"
+              "        assert s.recv(7, socket.MSG_WAITALL) == b'+PONG\\r\\n'\n"
+              "    s.close()\n")
+    app.run(redis.env, [app.PYTHON, "-c", script, redis.env.address, str(redis.port)])
+    got = redis.env.counters(redis.proc.pid)[0]
+    assert got["flows_upgraded"] >= 10, got
+    assert got["links_made"] == 1 and got["links_reused"] >= 8, got
+    assert got["qp_cache_hits"] >= 8, got
