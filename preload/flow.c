@@ -190,7 +190,8 @@ void xr_flow_stay_tcp(struct xr_flow *f, int fd, enum xr_reason why)
 		return;
 	}
 	f->upgrade_off = 1;
-	if (f->link)
+	/* a child that was forked before the two met has no memory of theirs */
+	if (f->link && f->owner_pid == xr_getpid())
 		xr_fetch_or(&f->tx.dir->state, XR_DIR_STAYS);
 	/* also where none is under way: one that another thread has just begun is waited for, and found */
 	xr_upgrade_abort(f, fd, why);

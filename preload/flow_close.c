@@ -33,6 +33,36 @@ static int close_publish_end(struct xr_flow *f, int closed, uint32_t *waiter)
 	return f->tx.frozen ? -ESTALE : 0;
 }
 
+/*
+ * By a child, which has taken the flow back to TCP: what is left on the fabric, unread or owed,
+ * comes before the end all the same.  The peer's memory need not be mapped here.
+ */
+static int shutdown_inherited(struct xr_flow *f, int fd, int how)
+{
+	int r = 0;
+
+	if (xr_lock(&f->tx_lock))
+		return -EAGAIN;
+	f->tx_shut |= how != SHUT_RD;
+	if (how != SHUT_RD && f->tx_state == XR_TX_REPLAY) {
+		xr_flow_tx_push_replay(f, fd);
+	} else if (how != SHUT_RD) {
+		f->tx_kfin = 1;
+		r = (int)xr_sys2(SYS_shutdown, fd, SHUT_WR);
+	}
+	xr_unlock(&f->tx_lock);
+	if (xr_lock(&f->rx_lock))
+		return -EAGAIN;
+	f->rx_shut |= how != SHUT_WR;
+	if (how == SHUT_RD)
+		r = (int)xr_sys2(SYS_shutdown, fd, SHUT_RD);
+	else if (how == SHUT_RDWR)
+		xr_sys2(SYS_shutdown, fd, SHUT_RD);
+	f->rx.final = f->rx_shut && f->tx_shut;
+	xr_unlock(&f->rx_lock);
+	return r;
+}
+
 int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 {
 	uint32_t waiter = 0;
@@ -42,9 +72,8 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 		return -EINVAL;
 	if (f->owner_pid != xr_getpid()) {
 		xr_flow_retreat(f, fd, XR_REASON_FORKED, 0);
-		/* what is left on the fabric, unread or owed, comes before the end all the same */
-		if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
-			return -EREMOTEIO;
+		return xr_load_acquire(&f->path) & XR_PATH_FABRIC ? shutdown_inherited(f, fd, how) :
+								    -EREMOTEIO;
 	}
 	/* nobody can ask for a replay any more: the FIN that waited for that may go */
 	if (f->tx_shut && !f->tx_kfin && (xr_flow_peer_state(f) & XR_DIR_CLOSED)) {
