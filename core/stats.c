@@ -3,23 +3,16 @@
 #include "stats.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <linux/futex.h>
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include "atomic.h"
 #include "log.h"
 #include "mem.h"
+#include "segfile.h"
 #include "xrdma.h"
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 #define PAGE 4096u
 
@@ -37,7 +30,7 @@ enum { /* of stats_state; an errno (negative) after a failure */
 static XR_FORK_DATA _Atomic int stats_state;
 static size_t stats_size;     /* of the mapping */
 static uint32_t stats_max;    /* slots in it */
-static char stats_path[256];
+static struct xr_segfile stats_file;
 
 /*
  * Slots. Never used ones lie from stats_bump on, returned ones form a stack; its head
@@ -50,7 +43,7 @@ static XR_FORK_DATA _Atomic uint64_t stats_committed; /* bytes of the file that 
 
 const char *xr_stats_path(void)
 {
-	return xr_load_acquire(&stats_state) == STATS_OPEN ? stats_path : "";
+	return xr_load_acquire(&stats_state) == STATS_OPEN ? stats_file.path : "";
 }
 
 static struct xr_stats_flow *slot(struct xr_stats_segment *seg, uint32_t i)
@@ -58,130 +51,22 @@ static struct xr_stats_flow *slot(struct xr_stats_segment *seg, uint32_t i)
 	return (struct xr_stats_flow *)((char *)seg + XR_STATS_FLOWS_OFF) + i;
 }
 
-/*
- * Gives pages to a part of the mapping, so that a store there cannot raise SIGBUS. Old
- * kernels: a futex operation that adds 0 takes the same write fault and reports it.
- * Harmless on pages that are in use, so threads may race here.
- */
-static int commit(char *from, size_t len)
-{
-	long err = xr_sys3(SYS_madvise, from, len, MADV_POPULATE_WRITE);
-
-	if (err == -EINVAL || err == -ENOSYS) {
-		err = 0;
-		for (size_t i = 0; i < len && err >= 0; i += PAGE)
-			err = xr_sys6(SYS_futex, from + i, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, 0,
-				      from + i,
-				      FUTEX_OP(FUTEX_OP_ADD, 0, FUTEX_OP_CMP_EQ, 0));
-	}
-	return err == -EFAULT ? -ENOSPC : err < 0 ? (int)err : 0;
-}
-
-/* Field 22 of /proc/self/stat; the name in field 2 may hold blanks and brackets. */
-static uint64_t start_time(void)
-{
-	char buf[1024], *p;
-	uint64_t v = 0;
-	long n;
-	int fd = (int)xr_sys4(SYS_openat, AT_FDCWD, "/proc/self/stat", O_RDONLY | O_CLOEXEC, 0);
-
-	if (fd < 0)
-		return 0;
-	n = xr_sys3(SYS_read, fd, buf, sizeof(buf) - 1);
-	xr_sys1(SYS_close, fd);
-	if (n <= 0)
-		return 0;
-	buf[n] = '\0';
-	p = strrchr(buf, ')');
-	for (int field = 2; p && field < 22; field++)
-		p = strchr(p + 1, ' ');
-	for (p = p ? p + 1 : buf + n; *p >= '0' && *p <= '9'; p++)
-		v = v * 10 + (uint64_t)(*p - '0');
-	return v;
-}
-
-static uint64_t pid_namespace(void)
-{
-	struct stat st;
-
-	if (xr_sys4(SYS_newfstatat, AT_FDCWD, "/proc/self/ns/pid", &st, 0))
-		return 0;
-	return st.st_ino;
-}
-
-/* The directory of this user, made if need be; refused unless it is ours alone. */
-static int open_dir(const char *path, uint32_t uid)
-{
-	struct stat st;
-	long err = xr_sys3(SYS_mkdirat, AT_FDCWD, path, 0700);
-	int fd;
-
-	if (err && err != -EEXIST)
-		return (int)err;
-	fd = (int)xr_sys4(SYS_openat, AT_FDCWD, path,
-			  O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
-	if (fd < 0)
-		return fd == -ELOOP || fd == -ENOTDIR ? -EACCES : fd;
-	err = xr_sys4(SYS_newfstatat, fd, "", &st, AT_EMPTY_PATH);
-	if (!err && (st.st_uid != uid || (st.st_mode & 077)))
-		err = -EACCES;
-	if (!err)
-		return fd;
-	xr_sys1(SYS_close, fd);
-	return (int)err;
-}
-
-/* A new file for this process. Its directory may vanish under us when another exits. */
-static int open_file(const char *dir, uint32_t uid, int pid, uint64_t start)
-{
-	char name[64];
-	int dirfd, fd = -ENOENT;
-	size_t len = (size_t)xr_snprintf(stats_path, sizeof(stats_path), "%s/xrdma-%u", dir, uid);
-
-	xr_snprintf(name, sizeof(name), "/%d.%lu", pid, (unsigned long)start);
-	if (len + strlen(name) >= sizeof(stats_path))
-		return -ENAMETOOLONG;
-	for (int i = 0; i < 8 && (fd == -ENOENT || fd == -EEXIST); i++) {
-		dirfd = open_dir(stats_path, uid);
-		if (dirfd < 0) {
-			fd = dirfd;
-			continue;
-		}
-		fd = (int)xr_sys4(SYS_openat, dirfd, name + 1,
-				  O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-		/* ours, from before an exec: that program is gone */
-		if (fd == -EEXIST)
-			xr_sys3(SYS_unlinkat, dirfd, name + 1, 0);
-		xr_sys1(SYS_close, dirfd);
-	}
-	if (fd >= 0)
-		memcpy(stats_path + len, name, strlen(name) + 1);
-	return fd;
-}
-
 /* Sizes the file and maps it with its first page committed. */
 static int map_file(int fd, uint32_t max_flows, struct xr_stats_segment **seg)
 {
-	struct rlimit rl = {RLIM_INFINITY, RLIM_INFINITY};
-	size_t size = XR_STATS_FLOWS_OFF + (size_t)max_flows * sizeof(struct xr_stats_flow);
-	long p, err;
+	size_t size;
+	long p, err = xr_segfile_size(XR_STATS_FLOWS_OFF + (size_t)max_flows * sizeof(struct xr_stats_flow),
+				      XR_STATS_FLOWS_OFF, &size);
 
-	/* past this limit ftruncate would send SIGXFSZ */
-	xr_sys4(SYS_prlimit64, 0, RLIMIT_FSIZE, NULL, &rl);
-	if (rl.rlim_cur < XR_STATS_FLOWS_OFF)
-		return -EFBIG;
-	if (size > rl.rlim_cur)
-		size = rl.rlim_cur;
-	size = XR_ALIGN(size, (size_t)PAGE);
-	if (size > rl.rlim_cur)
-		size -= PAGE;
+	if (err)
+		return (int)err;
 	err = xr_sys2(SYS_ftruncate, fd, size);
 	if (err)
 		return (int)err;
 	p = xr_sys6(SYS_mmap, 0, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
 	if (p < 0 && p > -4096)
 		return (int)p;
-	err = commit((char *)p, PAGE);
+	err = xr_segfile_commit((void *)p, PAGE);
 	if (err) {
 		xr_sys2(SYS_munmap, p, size);
 		return (int)err;
@@ -192,11 +77,8 @@ static int map_file(int fd, uint32_t max_flows, struct xr_stats_segment **seg)
 	return 0;
 }
 
-static void fill_header(struct xr_stats_header *h, const char *program, uint32_t uid, int pid,
-			uint64_t start)
+static void fill_header(struct xr_stats_header *h, const char *program)
 {
-	const char *slash = program ? strrchr(program, '/') : NULL;
-
 	h->version = XR_STATS_VERSION;
 	h->header_size = sizeof(*h);
 	h->flow_size = sizeof(struct xr_stats_flow);
@@ -204,13 +86,12 @@ static void fill_header(struct xr_stats_header *h, const char *program, uint32_t
 	h->n_counters = XR_STAT_COUNT;
 	h->n_reasons = XR_REASON_COUNT;
 	h->max_flows = stats_max;
-	h->pid_ns = pid_namespace();
-	h->start_time = start;
+	h->pid_ns = xr_segfile_pid_namespace();
+	h->start_time = stats_file.start;
 	h->opened_ns = xr_now_ns();
-	h->pid = pid;
-	h->uid = uid;
-	xr_snprintf(h->program, sizeof(h->program), "%s",
-		    slash ? slash + 1 : program ? program : "");
+	h->pid = stats_file.pid;
+	h->uid = stats_file.uid;
+	xr_snprintf(h->program, sizeof(h->program), "%s", xr_segfile_program(program));
 	xr_snprintf(h->xrdma_version, sizeof(h->xrdma_version), "%s", xrdma_version());
 	/* release: whoever sees the magic number sees the header */
 	xr_store_release(&h->magic, XR_STATS_MAGIC);
@@ -237,27 +118,20 @@ int xr_stats_open(const char *dir, const char *program, uint32_t max_flows)
 {
 	struct xr_stats_segment *seg = NULL;
 	int state = xr_load_acquire(&stats_state); /* pairs with the release below */
-	uint32_t uid;
-	uint64_t start;
-	int fd, pid, err;
+	int err;
 
 	if (state)
 		return state == STATS_OPEN ? 0 : state == STATS_OPENING ? -EALREADY : state;
 	if (!xr_cas(&stats_state, &state, STATS_OPENING))
 		return -EALREADY;
-	uid = (uint32_t)xr_sys0(SYS_geteuid);
-	pid = (int)xr_sys0(SYS_getpid);
-	start = start_time();
-	fd = open_file(dir, uid, pid, start);
-	if (fd < 0) {
-		err = fd;
+	err = xr_segfile_create(&stats_file, dir, "");
+	if (err)
 		goto fail;
-	}
-	err = map_file(fd, max_flows, &seg);
-	xr_sys1(SYS_close, fd);
+	err = map_file(stats_file.fd, max_flows, &seg);
+	xr_sys1(SYS_close, stats_file.fd);
 	if (err)
 		goto unlink;
-	fill_header(&seg->h, program, uid, pid, start);
+	fill_header(&seg->h, program);
 	xr_store_relaxed(&stats_bump, 0);
 	xr_store_relaxed(&stats_free, 0);
 	xr_store_relaxed(&stats_committed, PAGE);
@@ -266,7 +140,7 @@ int xr_stats_open(const char *dir, const char *program, uint32_t max_flows)
 	xr_store_release(&stats_state, STATS_OPEN);
 	return 0;
 unlink:
-	xr_sys3(SYS_unlinkat, AT_FDCWD, stats_path, 0);
+	xr_segfile_remove(stats_file.path);
 fail:
 	xr_stats_add(XR_STAT_STATS_ERRORS, 1);
 	xr_info("no statistics below %s: error %d", dir, -err);
@@ -276,18 +150,10 @@ fail:
 
 void xr_stats_close(void)
 {
-	char *slash;
-
 	if (xr_load_acquire(&stats_state) != STATS_OPEN)
 		return;
 	xr_store_release(&xr_stats_seg->h.exited, 1);
-	xr_sys3(SYS_unlinkat, AT_FDCWD, stats_path, 0);
-	slash = strrchr(stats_path, '/');
-	if (slash) { /* the last one out; fails while others have files there */
-		*slash = '\0';
-		xr_sys3(SYS_unlinkat, AT_FDCWD, stats_path, AT_REMOVEDIR);
-		*slash = '/';
-	}
+	xr_segfile_remove(stats_file.path);
 }
 
 void xr_stats_after_fork(void)
@@ -326,7 +192,7 @@ static bool grow(struct xr_stats_segment *seg)
 	uint64_t step = have < 4 * PAGE ? 4 * PAGE : have > 64 * PAGE ? 64 * PAGE : have;
 
 	want = have + step > stats_size ? stats_size : have + step;
-	if (want == have || commit((char *)seg + have, want - have)) {
+	if (want == have || xr_segfile_commit((char *)seg + have, want - have)) {
 		xr_stats_add(XR_STAT_STATS_ERRORS, 1);
 		return false;
 	}
