@@ -142,6 +142,9 @@ struct xr_shm_dir {
 #define XR_DIR_BACK	8u	/* this end would be on a fabric again */
 #define XR_DIR_NAMED	16u	/* the connecting end: the rendezvous point is open */
 #define XR_DIR_STAYS	32u	/* this end stays on TCP for good */
+/* of the module for other hosts, with GONE: */
+#define XR_DIR_LOST	64u	/* the channel is gone */
+#define XR_DIR_BARE	128u	/* the peer has left the fabric, and has no frame to say so */
 
 #define XR_TXARM_SLOT(a)	((uint32_t)((a) >> 32))
 #define XR_TXARM_GEN(a)		((uint32_t)((a) >> 16) & 0xffffu)

@@ -398,3 +398,14 @@ void xr_stats_flow_carrier(struct xr_stats_flow *f, enum xr_carrier tx, enum xr_
 		f->ident.reason = XR_REASON_NONE;
 	xr_stats_ident_end(f);
 }
+
+void xr_stats_flow_rdma(struct xr_stats_flow *f, const char *device, const uint8_t gid[16],
+			uint32_t qpn, uint32_t peer_qpn)
+{
+	if (!f)
+		return;
+	xr_snprintf(f->device, sizeof(f->device), "%s", device);
+	memcpy(f->rdma.gid, gid, sizeof(f->rdma.gid));
+	xr_store_relaxed(&f->rdma.peer_qpn, peer_qpn);
+	xr_store_relaxed(&f->rdma.qpn, qpn);
+}

@@ -146,6 +146,12 @@ struct xr_stats_dir {
 	_Atomic uint64_t probes; /* rx: looks at the peer while nothing came; by whoever sleeps, so an atomic add */
 };
 
+/* Of a flow on RDMA, or that was: written when it moves there, not under seq. */
+struct xr_stats_rdma {
+	_Atomic uint32_t qpn, peer_qpn;	/* qpn 0: none */
+	uint8_t gid[16];		/* of the device that carries it */
+};
+
 /* Written under the flow's control lock only. */
 struct xr_stats_ctl {
 	_Atomic uint64_t turns;
@@ -161,7 +167,9 @@ struct xr_stats_flow {
 	struct xr_stats_ctl ctl;
 	_Atomic uint32_t hold; /* written by operators: not 0: it shall be on TCP */
 	_Alignas(128) struct xr_stats_dir tx;
+	struct xr_stats_rdma rdma;
 	_Alignas(128) struct xr_stats_dir rx;
+	char device[24];		/* as rdma */
 };
 
 struct xr_stats_header {
@@ -202,6 +210,7 @@ struct xr_stats_segment {
 _Static_assert(sizeof(struct xr_stats_addr) == 20, "layout");
 _Static_assert(sizeof(struct xr_stats_ident) == 80, "layout");
 _Static_assert(sizeof(struct xr_stats_dir) == 104, "layout");
+_Static_assert(sizeof(struct xr_stats_rdma) == 24, "layout");
 _Static_assert(sizeof(struct xr_stats_flow) == 384, "layout");
 _Static_assert(sizeof(struct xr_stats_segment) <= XR_STATS_FLOWS_OFF, "layout");
 _Static_assert(XR_STAT_COUNT <= XR_STATS_COUNTER_ROOM, "room");
@@ -364,6 +373,9 @@ void xr_stats_flow_closing(struct xr_stats_flow *f);
 void xr_stats_flow_reason(struct xr_stats_flow *f, enum xr_reason reason);
 void xr_stats_flow_carrier(struct xr_stats_flow *f, enum xr_carrier tx, enum xr_carrier rx,
 			   uint32_t peer_pid);
+/* What carries it when its carrier is RDMA. */
+void xr_stats_flow_rdma(struct xr_stats_flow *f, const char *device, const uint8_t gid[16],
+			uint32_t qpn, uint32_t peer_qpn);
 
 /* Counts a reason; what a flow shows of it is set by xr_stats_flow_reason(). */
 static inline void xr_stats_reason(enum xr_reason reason)

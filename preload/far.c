@@ -34,9 +34,14 @@ const uint8_t *xr_far_key(void)
 	return far_key_error ? NULL : far_key;
 }
 
+int xr_far_is_shm(void)
+{
+	return xr_cfg.rdma && !strcmp(xr_cfg.rdma_device, "shm") && xr_far_off() == XR_REASON_NONE;
+}
+
 enum xr_reason xr_far_off(void)
 {
-	if (!xr_cfg.rdma || xr_cfg.fabric == XR_FABRIC_SHM)
+	if (!xr_cfg.rdma || xr_cfg.fabric == XR_FABRIC_SHM || !xr_slab.far)
 		return XR_REASON_NOT_LOCAL;
 	if (xr_cfg.rdma_trust == XR_TRUST_KEY && far_key_error)
 		return XR_REASON_NO_KEY;

@@ -15,6 +15,9 @@ void xr_far_init(void);
 /* The key of the cluster; NULL: none, or none is asked for. */
 const uint8_t *xr_far_key(void);
 
+/* 1: connections within this host are to be treated like those to others. */
+int xr_far_is_shm(void);
+
 /* Why no connection to another host can move; NONE: nothing that is known yet speaks against it. */
 enum xr_reason xr_far_off(void);
 

@@ -4,6 +4,7 @@
 
 _Atomic(_Atomic(uintptr_t) *) xr_fdtab[XR_FDTAB_L1];
 _Atomic uint32_t xr_fd_any;
+__thread uint32_t xr_helper_thread;
 
 #define FDTAB_L2_SIZE	(XR_FDTAB_L2 * sizeof(uintptr_t))
 

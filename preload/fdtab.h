@@ -24,18 +24,23 @@ enum xr_fd_kind { XR_FD_NONE = 0, XR_FD_FLOW = 1, XR_FD_EPOLL = 2, XR_FD_LISTEN 
 
 extern _Atomic(_Atomic(uintptr_t) *) xr_fdtab[XR_FDTAB_L1];
 
+/* 1: this thread has descriptors of its own, and no business with the table (helper.h). */
+extern __thread uint32_t xr_helper_thread;
+
 /* 1: there is, or was, an entry.  Programs without one are left alone altogether. */
 extern _Atomic uint32_t xr_fd_any;
 
 static inline uintptr_t xr_fd_entry(int fd)
 {
 	_Atomic(uintptr_t) *l2;
+	uintptr_t e;
 
 	if (xr_unlikely((unsigned int)fd >= XR_FDTAB_L1 * XR_FDTAB_L2))
 		return 0;
 	/* acquire on both: pairs with the releases in xr_fd_set, what they point to is complete */
 	l2 = xr_load_acquire(&xr_fdtab[(unsigned int)fd / XR_FDTAB_L2]);
-	return xr_likely(l2 != NULL) ? xr_load_acquire(&l2[(unsigned int)fd % XR_FDTAB_L2]) : 0;
+	e = xr_likely(l2 != NULL) ? xr_load_acquire(&l2[(unsigned int)fd % XR_FDTAB_L2]) : 0;
+	return xr_unlikely(e && xr_helper_thread) ? 0 : e;
 }
 
 static inline struct xr_flow *xr_fd_flow(int fd)

@@ -60,6 +60,11 @@ int xr_flow_init(void)
 	s->meta = xr_map_family(n * slots * sizeof(*s->meta));
 	if (!s->meta)
 		goto unmap_priv;
+	if (xr_cfg.rdma) {
+		s->far = xr_map_family(n * sizeof(*s->far));
+		if (!s->far)
+			goto unmap_meta;
+	}
 	xr_shm_budget(xr_cfg.max_memory);
 	s->kids = (struct xr_flow_kids *)(void *)(s->flow + n);
 	s->max = (uint32_t)n;
@@ -72,6 +77,8 @@ int xr_flow_init(void)
 	s->pid = xr_getpid();
 	return 0;
 
+unmap_meta:
+	xr_unmap(s->meta, n * slots * sizeof(*s->meta));
 unmap_priv:
 	xr_unmap(s->priv, n * sizeof(*s->priv));
 unmap_flow:

@@ -26,6 +26,7 @@
 #include <sys/uio.h>
 #include "atomic.h"
 #include "config.h"
+#include "flow_far.h"
 #include "reason.h"
 #include "shm_link.h"
 #include "stats.h"
@@ -113,6 +114,8 @@ struct xr_flow {
 
 	/* window shut since, and how far the peer was then (flow_ready.c): tx_lock */
 	uint64_t shut_ns, shut_consumed;
+
+	struct xr_flow_far *far;	/* its peer is on another host: the carrier is RDMA; NULL: shm */
 
 	/* send direction: tx_lock */
 	struct xr_lock tx_lock __attribute__((aligned(XR_PAIRLINE)));
@@ -347,6 +350,7 @@ struct xr_flow_slab {
 	struct xr_flow_priv *priv;	/* private memory */
 	struct xr_shm_meta *meta;	/* family memory */
 	struct xr_flow_kids *kids;	/* behind the flows */
+	struct xr_flow_far *far;	/* family memory; NULL: nothing goes to other hosts */
 	uint32_t max, slots;		/* flows; ring slots of each */
 	uint32_t fresh, free;		/* never used from here on; head of the free list */
 	uint32_t limbo;			/* closed here, the peer may still read */
@@ -446,7 +450,11 @@ int xr_flow_error(struct xr_flow *f, int fd);
 /* xr_flow_tx_care, if there is any need. */
 static inline void xr_flow_tx_check(struct xr_flow *f, int fd)
 {
-	uint32_t st = f->tx_state;
+	uint32_t st;
+
+	if (xr_unlikely(f->far != NULL))
+		xr_far_look(f, fd);
+	st = f->tx_state;
 
 	/* racy looks, as everywhere where no lock is held: the next call looks again */
 	if (xr_likely(!f->up && (st == XR_TX_TCP ||
@@ -454,6 +462,12 @@ static inline void xr_flow_tx_check(struct xr_flow *f, int fd)
 	     !(xr_load_relaxed(&f->tx.dir->arm) & XR_ARM_FROZEN)))))
 		return;
 	xr_flow_tx_care(f, fd);
+}
+
+/* What carries a direction that is on its ring. */
+static inline enum xr_carrier xr_flow_fabric(const struct xr_flow *f)
+{
+	return f->far ? XR_CARRIER_RDMA : XR_CARRIER_SHM;
 }
 
 /* The peer's end of the flow: XR_DIR_* */

@@ -92,7 +92,9 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 			return -EAGAIN;
 		if (f->tx_state == XR_TX_RING && !f->tx_shut) {
 			f->tx_shut = 1;
-			r = close_publish_end(f, 0, &waiter);
+			if (f->far)
+				xr_far_tx_kind(f, XR_FRAME_SHUT);
+			r = f->far ? -ESTALE : close_publish_end(f, 0, &waiter);
 			if (r == -ESTALE) {
 				/* frozen: the replay ends with the real FIN */
 				xr_flow_tx_start_replay(f, XR_REASON_RETREAT_REQUESTED);
@@ -101,6 +103,8 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 			}
 		} else if (f->tx_state == XR_TX_REPLAY) {
 			f->tx_shut = 1;
+			if (f->far)
+				xr_store_relaxed(&f->far->tx_lazy, 0);
 			xr_flow_tx_push_replay(f, fd);
 		} else if (f->tx_state == XR_TX_TCP) {
 			f->tx_shut = 1;
@@ -171,9 +175,11 @@ static uint64_t close_sole(struct xr_flow *f, int fd)
 		xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
 	if (xr_lock(&f->tx_lock))
 		return 0;
+	if (f->far)
+		xr_far_tx_kind(f, XR_FRAME_CLOSE);
 	if (f->tx_state == XR_TX_RING) {
 		r = xr_shm_tx_is_frozen(&f->tx) ? -ESTALE :
-		    abort ? 0 : close_publish_end(f, 1, &waiter);
+		    abort ? 0 : f->far ? -ESTALE : close_publish_end(f, 1, &waiter);
 		if (r == -ESTALE)
 			xr_flow_tx_start_replay(f, XR_REASON_RETREAT_REQUESTED);
 	}

@@ -75,9 +75,12 @@ static int rx_take_start(struct xr_flow *f, const struct xr_view *v)
 	f->drain_left = v->arg - got;
 	f->rx_state = f->drain_left ? XR_RX_DRAIN : XR_RX_RING;
 	xr_stats_add(XR_STAT_FLOWS_UPGRADED, 1);
-	xr_stats_rx_base(f->st, XR_CARRIER_SHM);
-	xr_stats_flow_carrier(f->st, f->tx_state == XR_TX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
-			      XR_CARRIER_SHM, (uint32_t)f->link->peer_pid);
+	xr_stats_rx_base(f->st, xr_flow_fabric(f));
+	xr_stats_flow_carrier(f->st, f->tx_state == XR_TX_RING ? xr_flow_fabric(f) : XR_CARRIER_TCP,
+			      xr_flow_fabric(f), (uint32_t)f->link->peer_pid);
+	/* what follows waits at the other end until it knows that this was taken */
+	if (f->far)
+		xr_flow_tell_sender(f);
 	return 0;
 }
 
@@ -116,7 +119,10 @@ void xr_flow_rx_drained(struct xr_flow *f, size_t n)
 /* The direction is frozen and read to its end: the kernel socket carries the rest. */
 void xr_rx_to_tcp(struct xr_flow *f)
 {
-	if (f->rx.late) {
+	/* of a flow to another host: START was taken, so a frame goes first */
+	if (f->far && f->rx.seq == 1)
+		f->far->rx_due = 0;
+	if (f->rx.late || (f->far && f->far->rx_due)) {
 		f->rx_state = XR_RX_SKIP;
 		return;
 	}
@@ -144,8 +150,10 @@ int xr_rx_drop_late(struct xr_flow *f, int fd)
 
 int xr_flow_rx_skip(struct xr_flow *f, int fd)
 {
-	int r = xr_rx_drop_late(f, fd);
+	int r = f->far ? xr_far_rx_take(f, fd) : 0;
 
+	if (!r)
+		r = xr_rx_drop_late(f, fd);
 	if (!r)
 		xr_rx_to_tcp(f);
 	return r;
@@ -153,6 +161,8 @@ int xr_flow_rx_skip(struct xr_flow *f, int fd)
 
 void xr_flow_rx_close(struct xr_flow *f)
 {
+	if (f->far && f->rx_state != XR_RX_SKIP && f->rx_state != XR_RX_TCP)
+		xr_far_rx_close(f, f->priv->fd);
 	/* END may be left in the ring: there is nothing to it that the socket does not say */
 	if (f->rx_state == XR_RX_RING && f->rx.late)
 		f->rx_state = XR_RX_SKIP;
@@ -170,7 +180,7 @@ int xr_flow_tx_start(struct xr_flow *f, uint64_t written)
 		return r;
 	f->tx_state = XR_TX_RING;
 	f->reason = XR_REASON_NONE;
-	xr_stats_tx_base(f->st, XR_CARRIER_SHM);
+	xr_stats_tx_base(f->st, xr_flow_fabric(f));
 	return 0;
 }
 
@@ -180,6 +190,8 @@ void xr_flow_tx_start_replay(struct xr_flow *f, enum xr_reason why)
 		return;
 	xr_shm_tx_freeze(&f->tx);
 	f->tx_state = XR_TX_REPLAY;
+	if (f->far)
+		xr_far_tx_frozen(f);
 	/* a retreat of the whole flow has given its reason already */
 	if (!f->reason) {
 		f->reason = (uint16_t)why;
@@ -208,6 +220,18 @@ int xr_flow_tx_push_replay(struct xr_flow *f, int fd)
 	if (xr_ksock_poll(fd, 0) & POLLERR) {
 		xr_flow_tx_to_tcp(f);
 		return -EPIPE;
+	}
+	if (f->far) {
+		int r = xr_load_relaxed(&f->far->tx_lazy) ? 0 : xr_far_tx_push(f, fd);
+
+		if (xr_load_relaxed(&f->far->tx_lazy) || r == -EAGAIN || r == -EINTR)
+			return r ? -EAGAIN : 0;
+		if (r < 0) {
+			if (r != -EPIPE)
+				xr_store_release(&f->err, (uint32_t)-r);
+			xr_flow_tx_to_tcp(f);
+			return r;
+		}
 	}
 	while ((n = xr_shm_tx_replay(&f->tx, iov, 16)) > 0) {
 		ssize_t r = xr_ksock_send(fd, iov, (int)n, 0);
@@ -273,8 +297,8 @@ void xr_flow_leave(struct xr_flow *f)
 			 xr_reason_name(f->reason));
 		xr_flow_wake(f);
 	}
-	xr_stats_flow_carrier(f->st, f->tx_state == XR_TX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
-			      f->rx_state == XR_RX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
+	xr_stats_flow_carrier(f->st, f->tx_state == XR_TX_RING ? xr_flow_fabric(f) : XR_CARRIER_TCP,
+			      f->rx_state == XR_RX_RING ? xr_flow_fabric(f) : XR_CARRIER_TCP,
 			      (uint32_t)f->link->peer_pid);
 }
 
@@ -308,6 +332,8 @@ static int retreat_rx(struct xr_flow *f, enum xr_retreat how)
 
 	if (f->rx_state == XR_RX_TCP)
 		return 0;
+	if (f->far)
+		return xr_far_rx_retreat(f, how);
 	/* sealed before, by another process that holds it: the sender has gone on behind that */
 	if (how == XR_RETREAT_EITHER && f->rx.sealed)
 		how = XR_RETREAT_SEAL;
@@ -353,6 +379,9 @@ static int retreat_push(struct xr_flow *f, int fd)
 /* rx_lock held.  0, or -EAGAIN while bytes that were read are to come once more. */
 static int retreat_late(struct xr_flow *f, int fd)
 {
+	/* a frame behind what is still to be read over TCP cannot be reached */
+	if (f->far && f->rx_state == XR_RX_DRAIN)
+		return -EAGAIN;
 	return f->rx_state == XR_RX_SKIP ? xr_flow_rx_skip(f, fd) : 0;
 }
 
@@ -464,6 +493,9 @@ int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_re
 		xr_stats_reason(why);
 		xr_stats_flow_reason(f->st, why);
 	}
+	/* the peer's frame is waited for, and it may wait for ours */
+	if (f->far && how != XR_RETREAT_SEAL)
+		xr_store_relaxed(&f->far->tx_lazy, 0);
 	froze = retreat_rx(f, how);
 	if (how == XR_RETREAT_HAND_OVER)
 		m.unread = retreat_unread(f);

@@ -19,6 +19,8 @@ uint32_t xr_flow_poll(struct xr_flow *f, int fd)
 		if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
 			return UINT32_MAX;
 	}
+	if (xr_unlikely(f->far != NULL))
+		xr_far_look(f, fd);
 	xr_flow_tx_care(f, fd);
 	/* a handler that interrupted this thread's own section: report nothing new */
 	if (xr_lock(&f->tx_lock))
@@ -32,6 +34,9 @@ uint32_t xr_flow_poll(struct xr_flow *f, int fd)
 		return 0;
 	rx = xr_flow_rx_poll(f, fd);
 	xr_unlock(&f->rx_lock);
+	/* the frame of the peer was met just now */
+	if (xr_unlikely(f->far != NULL))
+		xr_far_look(f, fd);
 	if (tx == UINT32_MAX && rx == UINT32_MAX)
 		return UINT32_MAX;
 	mask = 0;
@@ -92,6 +97,8 @@ int xr_flow_peek(struct xr_flow *f, uint32_t mask)
 	/* a child retreats what it inherited before it looks */
 	if (f->owner_pid != xr_getpid() && (f->tx_state == XR_TX_RING ||
 					    (f->rx_state == XR_RX_RING && !f->rx.sealed)))
+		return 1;
+	if (xr_unlikely(f->far != NULL) && xr_far_peek(f))
 		return 1;
 	if (mask & POLLIN) {
 		/* also asks for a replay that the peer wants from us */
@@ -196,7 +203,8 @@ uint32_t xr_flow_kernel_mask(struct xr_flow *f, uint32_t mask)
 	else if (f->rx_state != XR_RX_RING && (f->tx_state == XR_TX_RING || (mask & POLLRDHUP)))
 		ev |= POLLRDHUP;
 	/* who reads finishes the replay of a writer that is away */
-	if (f->tx_state == XR_TX_REPLAY || ((mask & POLLOUT) && f->tx_state != XR_TX_RING))
+	if ((f->tx_state == XR_TX_REPLAY && !(f->far && xr_load_relaxed(&f->far->tx_lazy))) ||
+	    ((mask & POLLOUT) && f->tx_state != XR_TX_RING))
 		ev |= POLLOUT;
 	return ev;
 }

@@ -102,7 +102,8 @@ static int return_agreed(struct xr_flow *f)
 {
 	uint32_t said;
 
-	if (xr_load_acquire(&f->link->dead) || xr_load_relaxed(&f->rx.dir->gen) != f->peer_dir_gen)
+	/* the other end of the link is the module's: the two programs can say nothing over it */
+	if (f->far || xr_load_acquire(&f->link->dead) || xr_load_relaxed(&f->rx.dir->gen) != f->peer_dir_gen)
 		return 1;
 	/* release: with it the peer may re-use what it knows of this end */
 	xr_fetch_or(&f->tx.dir->state, XR_DIR_BACK);

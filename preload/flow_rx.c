@@ -246,7 +246,7 @@ static void rx_stats(struct xr_flow *f, size_t n, size_t asked)
 
 	if (!st)
 		return;
-	xr_stats_rx(st, XR_CARRIER_SHM, n);
+	xr_stats_rx(st, xr_flow_fabric(f), n);
 	if (n < asked)
 		xr_stats_gauge(&st->rx.queue, 0);
 	else if (!(xr_load_relaxed(&st->rx.msgs) & 15))
@@ -328,9 +328,12 @@ static ssize_t rx_peek_on(struct xr_flow *f, int fd, const struct rx_dst *d, siz
 
 	if (xr_likely(!f->rx.frozen && f->rx_state == XR_RX_RING))
 		return (ssize_t)n;
+	/* behind the ring there is a frame first */
+	if (f->far && f->rx_state == XR_RX_RING)
+		return (ssize_t)n;
 	/* nothing in the ring: what follows is on the socket as well */
 	if (empty && f->rx_state == XR_RX_DRAIN)
-		return rx_kernel(fd, &all, len, len, flags);
+		return f->far ? (ssize_t)n : rx_kernel(fd, &all, len, len, flags);
 	dst_pass(&rest, n);
 	dst_skip_empty(&rest);
 	if (f->rx_state == XR_RX_DRAIN)
@@ -340,7 +343,7 @@ static ssize_t rx_peek_on(struct xr_flow *f, int fd, const struct rx_dst *d, siz
 		       rx_kernel(fd, &rest, len - n, len - n, flags) : 0;
 	ring = more > 0 ? (size_t)more : 0;
 	/* sealed before START was seen: what lies around the ring's bytes is on the socket */
-	if (f->rx.sealed && f->rx_state == XR_RX_DRAIN && ring && n + ring < len)
+	if (f->rx.sealed && f->rx_state == XR_RX_DRAIN && ring && n + ring < len && !f->far)
 		return rx_peek_around(fd, d, n, ring, len, flags);
 	n += ring;
 	if (f->rx.frozen && !f->rx.sealed && n < len && rx_late_gone(f, fd) && rx_kernel_has(fd)) {

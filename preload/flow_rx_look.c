@@ -52,12 +52,14 @@ void xr_rx_look_kernel(struct xr_flow *f, int fd)
 	f->rx_checked = xr_cycles();
 	xr_store_relaxed(&f->rx_look, 0);
 	ev = xr_ksock_poll(fd, POLLIN | POLLRDHUP);
+	if (xr_unlikely(f->far != NULL) && xr_far_rx_event(f, fd, ev))
+		return;
 	/*
 	 * Own SHUT_RD also shows as RDHUP; the peer's FIN cannot be told from it then, and
 	 * the end of what is readable is all the program can see either way.
 	 */
 	f->rx_dead |= ev & (POLLRDHUP | POLLHUP | POLLERR);
-	if (!(ev & POLLRDHUP) || (ev & POLLERR) || f->rx_reset || f->tx_state != XR_TX_RING ||
+	if (f->far || !(ev & POLLRDHUP) || (ev & POLLERR) || f->rx_reset || f->tx_state != XR_TX_RING ||
 	    !xr_flow_fin_is_death(f))
 		return;
 	/* with unread bytes in its socket it had sent an RST */
@@ -116,6 +118,10 @@ long xr_rx_avail(struct xr_flow *f, int fd)
 		return n;
 	if (state != XR_RX_RING && state != XR_RX_DRAIN && state != XR_RX_SKIP)
 		return inq;
+	/* a frame, and what was read already, do not count */
+	if (f->far && (state != XR_RX_SKIP || f->far->rx_due))
+		return ring + (state != XR_RX_DRAIN ? 0 :
+			       (uint64_t)inq < f->drain_left ? inq : (long)f->drain_left);
 	/* a replay: the same bytes once more, behind those that were read here */
 	if (f->rx.frozen && !f->rx.sealed) {
 		n = (uint64_t)inq > f->rx.late ? inq - (long)f->rx.late : 0;

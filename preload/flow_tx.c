@@ -196,7 +196,7 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 		}
 		n = xr_shm_tx_send(&f->tx, iov, cnt, skip, len);
 		if (n > 0) {
-			xr_stats_tx(f->st, XR_CARRIER_SHM, (uint64_t)n);
+			xr_stats_tx(f->st, xr_flow_fabric(f), (uint64_t)n);
 			if (f->tx.way)
 				tx_count_way(f);
 			tx_gauges(f);
@@ -219,6 +219,8 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 		xr_flow_tx_start_replay(f, XR_REASON_RETREAT_REQUESTED);
 		/* fall through */
 	case XR_TX_REPLAY:
+		if (f->far)
+			xr_store_relaxed(&f->far->tx_lazy, 0);
 		r = xr_flow_tx_push_replay(f, fd);
 		if (r == -EAGAIN)
 			return f->tx_shut ? -EPIPE : TX_NONE;
@@ -273,6 +275,8 @@ static inline ssize_t send_held(struct xr_flow *f, int fd, const struct iovec *i
 		ssize_t n;
 
 		xr_control_check();
+		if (xr_unlikely(f->far != NULL))
+			xr_far_look(f, fd);
 		/* back on TCP: the hook starts over, unless a part was sent and the rest is owed */
 		if (!done && !(xr_load_acquire(&f->path) & (XR_PATH_TX | XR_PATH_MOVE)) &&
 		    !xr_hold_alone(hold))

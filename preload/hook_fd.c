@@ -4,11 +4,17 @@
 #include <linux/close_range.h>
 #include "spare.h"
 
+/* Of the program's table: the helper has another one. */
+static int fd_is_ours(int fd)
+{
+	return xr_fd_is_ours(fd) && !xr_helper_thread;
+}
+
 XR_HOOK int close(int fd)
 {
 	if (xr_likely(!xr_fd_entry(fd))) {
 		/* loops that close everything meet ours too */
-		if (xr_unlikely(xr_fd_is_ours(fd)))
+		if (xr_unlikely(fd_is_ours(fd)))
 			return (int)xr_ret(-EBADF);
 		return xr_real.close(fd);
 	}
@@ -116,9 +122,9 @@ static int dup_over(int fd, int newfd, int flags, int three)
 		return three ? xr_real.dup3(fd, newfd, flags) : xr_real.dup2(fd, newfd);
 	}
 	/* a number that the program may have, unless it is beyond its limit */
-	if (xr_unlikely(xr_fd_is_ours(newfd)))
+	if (xr_unlikely(fd_is_ours(newfd)))
 		xr_spare_number(newfd);
-	if (xr_fd_is_ours(newfd) || xr_fd_is_ours(fd))
+	if (fd_is_ours(newfd) || fd_is_ours(fd))
 		return (int)xr_ret(-EBADF);
 	e = xr_fds_dup_begin(fd, newfd >= 0 && newfd <= STDERR_FILENO);
 	/* a call that fails closes nothing */
@@ -135,7 +141,7 @@ static int dup_over(int fd, int newfd, int flags, int three)
 XR_HOOK int dup2(int fd, int newfd)
 {
 	if (fd == newfd || (xr_likely(!xr_fd_entry(fd)) && xr_likely(!xr_fd_entry(newfd)) &&
-			    !xr_fd_is_ours(newfd)))
+			    !fd_is_ours(newfd)))
 		return xr_real.dup2(fd, newfd);
 	return dup_over(fd, newfd, 0, 0);
 }
@@ -145,7 +151,7 @@ XR_ALIAS(dup2) int __dup2(int fd, int newfd);
 XR_HOOK int dup3(int fd, int newfd, int flags)
 {
 	if (fd == newfd || (xr_likely(!xr_fd_entry(fd)) && xr_likely(!xr_fd_entry(newfd)) &&
-			    !xr_fd_is_ours(newfd)))
+			    !fd_is_ours(newfd)))
 		return xr_real.dup3(fd, newfd, flags);
 	return dup_over(fd, newfd, flags, 1);
 }
@@ -156,14 +162,14 @@ static int hook_fcntl(__typeof__(fcntl) *real, int fd, int cmd, void *arg)
 	int r;
 
 	if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC) {
-		if (xr_unlikely(xr_fd_is_ours(fd)))
+		if (xr_unlikely(fd_is_ours(fd)))
 			return (int)xr_ret(-EBADF);
 		return HOOK_DUP(fd, real(fd, cmd, arg));
 	}
 	f = xr_fd_flow(fd);
 	if (xr_likely(!f)) {
 		/* a probing loop sees no descriptor where close() says that there is none */
-		if (xr_unlikely(xr_fd_is_ours(fd)))
+		if (xr_unlikely(fd_is_ours(fd)))
 			return (int)xr_ret(-EBADF);
 		return real(fd, cmd, arg);
 	}

@@ -155,7 +155,7 @@ static int up_unheard(const struct xr_flow *f, int fd)
 	       (uint64_t)outq >= xr_load_relaxed(&f->tcp_tx);
 }
 
-enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t)
+enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t, uint32_t *to_far)
 {
 	union xr_sockaddr local, peer;
 	struct xr_sock_ident id;
@@ -182,14 +182,19 @@ enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t)
 	xr_tuple_mirror(&far, t);
 	if (!memcmp(&far, t, sizeof(far)))
 		return XR_REASON_SELF_CONNECT;
+	/* where the device for other hosts is the one within a host, that is tried out */
+	if (xr_far_is_shm()) {
+		*to_far = 1;
+		return XR_REASON_NONE;
+	}
 	r = xr_proof_lookup(&far, &id);
 	/* EAGAIN: below a signal handler that interrupted a look-up */
 	if (r == -EAGAIN || (r == -ENOENT && up_unheard(f, fd)))
 		return XR_REASON_YOUNG;
 	if (r == -ENOENT) {
 		why = xr_far_off();
-		/* where nothing speaks against it there is no carrier yet, either */
-		return why == XR_REASON_NONE ? XR_REASON_NOT_LOCAL : why;
+		*to_far = why == XR_REASON_NONE;
+		return why;
 	}
 	if (r)
 		return r == -EMFILE || r == -ENFILE ? XR_REASON_LIMIT_FDS :

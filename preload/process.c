@@ -5,6 +5,7 @@
 #include "caretaker.h"
 #include "control.h"
 #include "far.h"
+#include "helper.h"
 #include "log.h"
 #include "ready.h"
 #include "relay.h"
@@ -56,6 +57,7 @@ void xr_process_init(void)
 	xr_active = xr_cfg.enabled && xr_cfg.fabric != XR_FABRIC_NONE && xr_cfg.max_flows;
 	xr_stats_off(xr_config_off(&xr_cfg));
 	xr_far_init();
+	xr_helper_init();
 	xr_store_release(&state, 2);
 }
 
@@ -103,6 +105,7 @@ void xr_process_child(void)
 	xr_stats_after_fork();
 	xr_signal_forked();
 	xr_flow_forked();
+	xr_helper_forked();
 	xr_control_forked();
 	xr_spare_forked();
 	xr_epoll_forked();

@@ -27,6 +27,8 @@ uint32_t xr_waiter_self(void);
 /* Signal bookkeeping (signal.c): handlers run so far on this thread. */
 struct xr_signal_mark { uint32_t any, norestart; };
 struct xr_signal_mark xr_signal_mark(void);
+/* 1: this thread is in a handler of the program. */
+int xr_signal_inside(void);
 
 /* A call that had this mark is restarted if all handlers since then allow it: its new mark. */
 static inline struct xr_signal_mark xr_signal_restart(struct xr_signal_mark mark)

@@ -16,6 +16,7 @@
 #include <string.h>
 #include "ready.h"
 #include "signals.h"
+#include "waiter.h"
 
 #define SIGNALS		65
 
@@ -31,6 +32,7 @@ static struct signal_slot {
 static XR_FORK_DATA _Atomic uint32_t signal_busy;
 static _Atomic uint32_t signal_wrapped;		/* a handler has ever been wrapped */
 static __thread struct xr_signal_mark signal_count;
+static __thread uintptr_t signal_frame;		/* of the wrapper that was entered last */
 
 void xr_signal_note(int flags)
 {
@@ -43,12 +45,21 @@ void xr_signal_note(int flags)
 static void signal_entry(int sig, siginfo_t *info, void *context)
 {
 	struct signal_slot *s = &signal_slot[sig];
+	uintptr_t outer = signal_frame;
 	void (*handler)(int, siginfo_t *, void *);
 
 	xr_signal_note(xr_load_relaxed(&s->flags));
+	signal_frame = (uintptr_t)__builtin_frame_address(0);
 	/* acquire: pairs with the store before the kernel learnt of signal_entry */
 	handler = (void (*)(int, siginfo_t *, void *))xr_load_acquire(&s->handler);
 	handler(sig, info, context);
+	signal_frame = outer;
+}
+
+int xr_signal_inside(void)
+{
+	/* one that was left by longjmp counts as long as this stack is as deep */
+	return xr_frame_alive((uintptr_t)__builtin_frame_address(0), signal_frame);
 }
 
 struct xr_signal_mark xr_signal_mark(void)

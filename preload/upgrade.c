@@ -18,6 +18,7 @@
 struct xr_upgrade xr_up_table[XR_UP_MAX];	/* entries claimed under up_lock */
 static _Atomic uint32_t up_lock;
 
+#define UP_LOOKS	24u
 #define UP_NEVER_TURNS	UINT32_MAX
 #define UP_NEVER_BYTES	UINT64_MAX
 
@@ -48,6 +49,8 @@ static void up_free(struct xr_upgrade *u)
 	struct xr_flow *f = u->f;
 
 	xr_fetch_and(&f->path, ~XR_PATH_MOVE);
+	if (u->far)
+		xr_up_far_drop(u);
 	if (u->past.link && u->lfd >= 0)
 		xr_fetch_and(&u->past.own->state, ~XR_DIR_NAMED);
 	xr_fd_close(u->lfd);
@@ -107,6 +110,26 @@ static void up_drop(struct xr_upgrade *u)
 	up_free(u);
 }
 
+/* Another host could not be reached this way, now. */
+static void up_far_failed(struct xr_upgrade *u)
+{
+	struct xr_flow *f = u->f;
+	enum xr_reason why = u->why;
+	uint32_t ms = u->again_ms;
+
+	xr_stats_add(XR_STAT_UPGRADE_FAILED, 1);
+	up_drop(u);
+	if (!ms || ++f->up_tries >= UP_LOOKS) {
+		up_give_up(f, why);
+		return;
+	}
+	f->reason = (uint16_t)why;
+	xr_stats_reason(why);
+	xr_stats_flow_reason(f->st, why);
+	f->up_after = xr_now_ns() + (uint64_t)ms * 1000000u;
+	up_later(f, 1, 4096);
+}
+
 /* tx_lock held; the caller has taken the fabric path out of use, or never into it. */
 static void up_fail(struct xr_upgrade *u, enum xr_reason why)
 {
@@ -143,130 +166,11 @@ void xr_upgrade_abort(struct xr_flow *f, int fd, enum xr_reason why)
 		xr_flow_give_back(f, fd, why);
 }
 
-/* ---- both ends know all: attach, READY, START ------------------------------ */
-
-/* tx_lock and rx_lock held.  1: the receive direction now goes through the hooks. */
-static int up_enter_rx(struct xr_flow *f, int fd)
-{
-	uint64_t written, got;
-	int r;
-
-	/* full barrier: path first, then the count of readers; pairs with xr_flow_tcp_rx_begin */
-	xr_fetch_or(&f->path, XR_PATH_RX);
-	if (xr_load_acquire(&f->k_rx)) {
-		xr_fetch_and(&f->path, ~XR_PATH_RX);
-		return -EAGAIN;
-	}
-	r = xr_ksock_offsets(fd, &written, &got);
-	if (!r && got != xr_load_relaxed(&f->tcp_rx))
-		r = -EILSEQ;
-	if (!r && !xr_load_acquire(&f->k_tx) && written != xr_load_relaxed(&f->tcp_tx))
-		r = -EILSEQ;
-	if (r) {
-		xr_fetch_and(&f->path, ~XR_PATH_RX);
-		return r;
-	}
-	xr_flow_rx_ready(f);
-	return 0;
-}
-
-static int up_finish(struct xr_upgrade *u, int fd)
-{
-	struct xr_flow *f = u->f;
-	int r;
-
-	if (xr_lock(&f->rx_lock))
-		return -EAGAIN;
-	r = up_enter_rx(f, fd);
-	xr_unlock(&f->rx_lock);
-	if (r)
-		return r;
-	u->state = XR_UP_READY;
-	xr_control_open();
-	xr_stats_flow_state(f->st, XR_STATE_UPGRADING);
-	return 0;
-}
-
-/* Both locks held: publishes START at this very offset. */
-static int up_leave_tcp(struct xr_flow *f, int fd)
-{
-	uint64_t written, got;
-	int r;
-
-	/* as in up_enter_rx, for writers */
-	xr_fetch_or(&f->path, XR_PATH_TX);
-	if (xr_load_acquire(&f->k_tx)) {
-		xr_fetch_and(&f->path, ~XR_PATH_TX);
-		return -EAGAIN;
-	}
-	r = xr_ksock_offsets(fd, &written, &got);
-	if (!r && written != xr_load_relaxed(&f->tcp_tx))
-		r = -EILSEQ;
-	if (!r)
-		r = xr_flow_tx_start(f, written);
-	if (r) {
-		xr_fetch_and(&f->path, ~XR_PATH_TX);
-		return r;
-	}
-	xr_ksock_push_tail(fd);
-	f->moved_ns = xr_now_ns();
-	f->moved_cycles = xr_cycles();
-	f->fails = 0;
-	return 0;
-}
-
-/* The peer is ready: leave TCP at this very offset.  tx_lock held. */
-static int up_start(struct xr_upgrade *u, int fd, uint32_t *waiter)
-{
-	struct xr_flow *f = u->f;
-	int r;
-
-	/* the receive direction must not leave meanwhile: the flow would be gone, and START there */
-	if (xr_lock(&f->rx_lock))
-		return -EAGAIN;
-	r = f->rx_state == XR_RX_TCP ? -ESTALE : up_leave_tcp(f, fd);
-	xr_unlock(&f->rx_lock);
-	if (r)
-		return r;
-	xr_flow_wake(f);	/* who sleeps till the socket takes more */
-	xr_debug("descriptor %d: sends over shm to process %d", fd, f->link->peer_pid);
-	xr_flow_room_tx(f, fd);
-	xr_shm_tx_armed(&f->tx, waiter);
-	if (f->st) {
-		xr_stats_gauge(&f->st->tx.window, f->tx.inflight_max);
-		xr_stats_gauge32(&f->st->tx.slots, f->tx.mask + 1);
-		xr_stats_gauge32(&f->st->tx.credits, f->tx.mask + 1);
-		xr_stats_gauge32(&f->st->rx.slots, f->rx.mask + 1);
-		xr_stats_inc(&f->st->ctl.upgrades, 1);
-	}
-	xr_stats_flow_state(f->st, XR_STATE_ESTAB);
-	xr_stats_flow_carrier(f->st, XR_CARRIER_SHM,
-			      f->rx_state == XR_RX_RING ? XR_CARRIER_SHM : XR_CARRIER_TCP,
-			      (uint32_t)f->link->peer_pid);
-	return 0;
-}
-
-static int up_switch_reason(int r)
-{
-	switch (r) {
-	case -EILSEQ:
-		return XR_REASON_UNHOOKED_IO;
-	case -ESHUTDOWN:
-		/* half-closed before it could move */
-		return XR_REASON_CLOSED;
-	case -ESTALE:
-		return XR_REASON_RETREAT_REQUESTED;
-	default:
-		return XR_REASON_INTERNAL;
-	}
-}
-
 /* ---- the machine --------------------------------------------------------------- */
 
 #define UP_PATIENCE_IOS	256u		/* I/O calls that a handshake is given at least */
 #define UP_LISTEN_NS	50000000ull	/* an uncalled name keeps its place for so long if others want it */
 #define UP_LISTEN_TURNS	128u		/* and a program that took so many turns would have called */
-#define UP_LOOKS	24u
 #define UP_EVICT_TIMEOUTS 8u		/* and a handshake under way for so long */
 
 static int up_is_expired(const struct xr_upgrade *u)
@@ -279,7 +183,7 @@ static int up_is_expired(const struct xr_upgrade *u)
 	    u->f->turns - u->turns >= UP_LISTEN_TURNS && xr_now_ns() - u->begun > UP_LISTEN_NS)
 		return 1;
 	/* an idle flow advances nothing, and the peer's end of it is as idle */
-	if (u->ios < UP_PATIENCE_IOS)
+	if (u->ios < UP_PATIENCE_IOS || u->state == XR_UP_FAR)
 		return 0;
 	return u->ios > 4096 || xr_now_ns() - u->begun > xr_cfg.rendezvous_timeout;
 }
@@ -326,7 +230,7 @@ static void up_evict(struct xr_upgrade *u)
 			up_drop(u);
 			up_later(f, 1, 4096);
 		}
-	} else if (u->state < XR_UP_EXCHANGED &&
+	} else if (u->state < XR_UP_EXCHANGED && u->state != XR_UP_FAR &&
 		   xr_now_ns() - u->begun > UP_EVICT_TIMEOUTS * xr_cfg.rendezvous_timeout) {
 		up_expired(u);
 	}
@@ -353,19 +257,46 @@ static struct xr_upgrade *up_claim_evicting(struct xr_flow *f)
 	return up_claim(f);
 }
 
+/*
+ * The link of two processes may end (its last flow closed) while the next handshake is
+ * about to use it: the caller does not find it, the host sees it hang up.  Both try again.
+ */
+static void up_step_failed(struct xr_upgrade *u, int r)
+{
+	struct xr_flow *f = u->f;
+
+	if (r == -ECANCELED && !u->past.link) {
+		up_far_failed(u);
+		return;
+	}
+	if (r == -ECANCELED) {
+		/* the two ends come back at times of their own */
+		up_fail(u, u->again_ms ? XR_REASON_TIMEOUT : u->why);
+		return;
+	}
+	xr_info("upgrade attempt ended: error %d", -r);
+	if ((r == -EAGAIN || r == -EPIPE) && ++f->up_tries < 4) {
+		up_drop(u);
+		up_later(f, 2u << f->up_tries, 32768ull << f->up_tries);
+		return;
+	}
+	up_fail(u, xr_up_errno_reason(r));
+}
+
 /* tx_lock held. */
 static void up_begin(struct xr_flow *f, int fd)
 {
 	struct xr_tuple t;
 	struct xr_upgrade *u;
 	enum xr_reason why;
+	uint32_t far = 0;
 	int r;
 
 	if (f->up_after && xr_now_ns() < f->up_after)
 		return;
 	if (f->link && !xr_flow_return_due(f))
 		return;
-	why = xr_up_eligible(f, fd, &t);
+	why = xr_up_eligible(f, fd, &t, &far);
 	if (why == XR_REASON_YOUNG || why == XR_REASON_CONNECTING) {
 		up_later(f, 1, 4096);
 		return;
@@ -392,6 +323,7 @@ static void up_begin(struct xr_flow *f, int fd)
 	f->up = u;
 	xr_up_past_keep(u);
 	u->tuple = t;
+	u->far = far;
 	u->begun = xr_now_ns();
 	u->turns = f->turns;
 	xr_stats_add(XR_STAT_UPGRADE_ATTEMPTS, 1);
@@ -402,7 +334,14 @@ static void up_begin(struct xr_flow *f, int fd)
 	do {
 		r = xr_random(&u->nonce, sizeof(u->nonce));
 	} while (!r && !u->nonce);
-	if (!r && f->role == XR_FLOW_CONNECT) {
+	if (!r && far) {
+		r = xr_up_far_begin(u);
+		if (r == -EAGAIN) {
+			up_drop(u);
+			up_later(f, 1, 4096);
+			return;
+		}
+	} else if (!r && f->role == XR_FLOW_CONNECT) {
 		u->state = XR_UP_LISTENING;
 		r = xr_rendezvous_listen(&t);
 		if (r >= 0) {
@@ -440,7 +379,9 @@ static void up_begin(struct xr_flow *f, int fd)
 			return;
 		}
 	}
-	if (r) {
+	if (r == -ECANCELED && far) {
+		up_step_failed(u, r);
+	} else if (r) {
 		xr_info("no upgrade: error %d", -r);
 		up_fail(u, xr_up_errno_reason(r));
 	}
@@ -451,23 +392,6 @@ static int up_due(struct xr_upgrade *u)
 {
 	u->ios++;
 	return u->ios <= 64 || u->ios % 16 == 0;
-}
-
-/*
- * The link of two processes may end (its last flow closed) while the next handshake is
- * about to use it: the caller does not find it, the host sees it hang up.  Both try again.
- */
-static void up_step_failed(struct xr_upgrade *u, int r)
-{
-	struct xr_flow *f = u->f;
-
-	xr_info("upgrade attempt ended: error %d", -r);
-	if ((r == -EAGAIN || r == -EPIPE) && ++f->up_tries < 4) {
-		up_drop(u);
-		up_later(f, 2u << f->up_tries, 32768ull << f->up_tries);
-		return;
-	}
-	up_fail(u, xr_up_errno_reason(r));
 }
 
 /*
@@ -494,7 +418,8 @@ static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *att
 	if (u->state < XR_UP_EXCHANGED) {
 		if (!up_due(u))
 			return;
-		r = f->role == XR_FLOW_CONNECT ? xr_up_host_step(u, fd) : xr_up_caller_step(u, fd);
+		r = u->far ? xr_up_far_step(u) :
+		    f->role == XR_FLOW_CONNECT ? xr_up_host_step(u, fd) : xr_up_caller_step(u, fd);
 		if (r) {
 			up_step_failed(u, r);
 			return;
@@ -523,22 +448,22 @@ static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *att
 			*retreat = XR_REASON_FORKED;
 			return;
 		}
-		r = up_finish(u, fd);
+		r = xr_up_finish(u, fd);
 		if (!r)
 			*attach = 1;
 		else if (r != -EAGAIN)
-			*retreat = up_switch_reason(r);
+			*retreat = xr_up_switch_reason(r);
 		return;
 	}
 	/* acquire: pairs with the release in xr_shm_rx_ready, what the peer armed is visible */
 	if (u->state == XR_UP_READY && xr_load_acquire(&f->tx.dir->ready)) {
-		r = up_start(u, fd, waiter);
+		r = xr_up_start(u, fd, waiter);
 		if (!r) {
 			/* the link's reference goes over to the flow */
 			u->link = NULL;
 			up_free(u);
 		} else if (r != -EAGAIN) {
-			*retreat = up_switch_reason(r);
+			*retreat = xr_up_switch_reason(r);
 		}
 	}
 }
@@ -566,6 +491,8 @@ void xr_upgrade_step(struct xr_flow *f, int fd)
 			xr_flow_wake(f);
 			xr_flow_room_rx(f, fd);
 			xr_shm_rx_ready(&f->rx);
+			if (f->far)
+				xr_flow_tell_sender(f);
 		} else {
 			/* an armed EPOLLONESHOT fires sooner or later */
 			xr_upgrade_abort(f, fd, r == -EINVAL ? XR_REASON_EPOLL_EXCLUSIVE :

@@ -46,6 +46,7 @@ enum xr_up_state {
 	XR_UP_CALLED,			/* host: CALL is good, a link to that process is being made */
 	XR_UP_ANSWERED,			/* host: waits for SETUP */
 	XR_UP_CALLING,			/* caller: waits for ANSWER */
+	XR_UP_FAR,			/* both, to another host: the module looks for the other end */
 	XR_UP_EXCHANGED,		/* both: attached, finish() to go */
 	XR_UP_READY,			/* READY said, START not yet published */
 };
@@ -56,6 +57,9 @@ struct xr_upgrade {
 	int lfd, conn;
 	uint32_t ios;			/* I/O calls since it began */
 	uint32_t refused;
+	uint32_t far;			/* the peer is on another host */
+	enum xr_reason why;		/* it failed for this, and may be tried again after */
+	uint32_t again_ms;
 	uint32_t turns;			/* the flow's when it began */
 	uint64_t begun;			/* ns */
 	uint64_t nonce, peer_nonce;
@@ -98,8 +102,29 @@ int xr_up_call(struct xr_upgrade *u, int fd);
 int xr_up_caller_step(struct xr_upgrade *u, int fd);
 enum xr_reason xr_up_errno_reason(int r);
 
-/* May this flow be upgraded, as far as this end knows (policy.c)?  NONE: yes; YOUNG: ask again. */
-enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t);
+/*
+ * The switch itself (upgrade_switch.c), tx_lock held: READY, and START once the peer is ready; 0 or -errno, of which
+ * xr_up_switch_reason() makes an enum xr_reason.  *waiter: to be told after unlocking.
+ */
+int xr_up_finish(struct xr_upgrade *u, int fd);
+int xr_up_start(struct xr_upgrade *u, int fd, uint32_t *waiter);
+int xr_up_switch_reason(int r);
+
+/* The flow's two directions, of a link that is known to both ends.  0 or -errno. */
+int xr_up_own_dir(struct xr_upgrade *u);
+int xr_up_peer_dir(struct xr_upgrade *u);
+
+/* The same to another host (upgrade_far.c); -ECANCELED: u->why says it. */
+int xr_up_far_begin(struct xr_upgrade *u);
+int xr_up_far_step(struct xr_upgrade *u);
+/* It is given up, in whatever state it is. */
+void xr_up_far_drop(struct xr_upgrade *u);
+
+/*
+ * May this flow be upgraded, as far as this end knows (policy.c)?  NONE: yes, `far`: to another host; YOUNG: ask
+ * again.
+ */
+enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t, uint32_t *far);
 
 /*
  * An attempt of a flow that was on a fabric before (flow_return.c): what there is of the

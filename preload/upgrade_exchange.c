@@ -92,7 +92,7 @@ static void up_tx_init(struct xr_upgrade *u, const struct xr_shm_arena *a, uint6
 }
 
 /* Our direction in the arena of an existing link. */
-static int up_own_dir(struct xr_upgrade *u)
+int xr_up_own_dir(struct xr_upgrade *u)
 {
 	uint64_t off = xr_shm_link_dir_get(u->link);
 
@@ -102,7 +102,7 @@ static int up_own_dir(struct xr_upgrade *u)
 	return 0;
 }
 
-static int up_peer_dir(struct xr_upgrade *u)
+int xr_up_peer_dir(struct xr_upgrade *u)
 {
 	struct xr_flow *f = u->f;
 	struct xr_shm_link *l = u->link;
@@ -198,7 +198,7 @@ static int up_host_answer(struct xr_upgrade *u, int fd)
 		return proof;
 	fds[n++] = proof;
 	if (u->link) {
-		r = up_own_dir(u);
+		r = xr_up_own_dir(u);
 		if (r)
 			goto close_proof;
 		m.flags = XR_UP_LINK;
@@ -280,7 +280,7 @@ static int up_host_setup(struct xr_upgrade *u)
 	if (!r) {
 		u->peer_dir_off = m.dir_off;
 		u->peer_cookie = m.cookie;
-		r = up_peer_dir(u);
+		r = xr_up_peer_dir(u);
 	}
 	if (!r)
 		u->state = XR_UP_EXCHANGED;
@@ -379,9 +379,9 @@ int xr_up_caller_step(struct xr_upgrade *u, int fd)
 	up_msg_init(u, &s, XR_UP_SETUP);
 	r = up_caller_link(u, &a, fds, &s, out, &nout);
 	if (!r)
-		r = up_own_dir(u);
+		r = xr_up_own_dir(u);
 	if (!r)
-		r = up_peer_dir(u);
+		r = xr_up_peer_dir(u);
 	if (r)
 		goto close_out;
 	s.dir_off = u->f->dir_off;

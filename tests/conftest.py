@@ -24,6 +24,11 @@ def pytest_addoption(parser):
     parser.addoption("--modes", default=",".join(harness.MODES))
     parser.addoption("--hosts", choices=hosts.DEVICES)
     parser.addoption("--mtu", type=int, default=9000)
+    parser.addoption("--bridge", action="store_true")
+
+
+def pytest_configure(config):
+    harness.BRIDGE = config.getoption("--bridge")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -34,7 +39,7 @@ def pytest_collection_modifyitems(config, items):
     if not config.getoption("--hosts"):
         return
     out = [i for i in items if "env" not in i.fixturenames or i.get_closest_marker("one_host") or (
-        i.get_closest_marker("fabric") and not harness.FABRIC_BETWEEN_HOSTS)]
+        i.get_closest_marker("fabric") and not harness.FABRIC_BETWEEN_HOSTS[config.getoption("--hosts")])]
     config.hook.pytest_deselected(items=out)
     items[:] = [i for i in items if i not in out]
 

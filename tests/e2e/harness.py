@@ -21,7 +21,11 @@ import time
 
 SOURCE = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 MODES = ("plain", "server", "client", "both")
-FABRIC_BETWEEN_HOSTS = None
+# conftest.py sets it: connections within this host take the way of those to other hosts, over the shm device.
+BRIDGE = False
+# What carries a connection between hosts with such devices, and the settings for it.
+FABRIC_BETWEEN_HOSTS = {"rxe": "rdma", "siw": None, "none": None}
+RDMA = {"XRDMA_RDMA": "yes", "XRDMA_RDMA_TRUST": "fabric", "XRDMA_RDMA_SOFTWARE": "yes"}
 # In the guest, programs start slowly and system calls take long: longer waits, and less load.
 IN_GUEST = "GUEST" in os.environ
 PATIENCE = 3 if IN_GUEST else 1
@@ -177,11 +181,15 @@ class Env:
         self.address = hosts[0].address if hosts else "127.0.0.1"
         self.address6 = hosts[0].address6 if hosts else "::1"
         # what carries a connection whose ends both have the shim
-        self.fabric = FABRIC_BETWEEN_HOSTS if hosts else "shm"
+        self.fabric = FABRIC_BETWEEN_HOSTS[hosts.kind] if hosts else "rdma" if BRIDGE else "shm"
         self.procs, self.closers = [], []
         self.stats = tempfile.mkdtemp(prefix="xrdma-test-", dir="/dev/shm")
         self.env = {**EAGER, "XRDMA_STATS_DIR": self.stats, "TEST_ADDRESS": self.address,
                     "TEST_ADDRESS6": self.address6}
+        if self.fabric == "rdma":
+            self.env.update(RDMA, XRDMA_MODULE_DIR=os.path.dirname(find(".libs/libxrdma_preload.so")))
+            if not hosts:
+                self.env["XRDMA_RDMA_DEVICE"] = "shm"
 
     def on(self, role):
         """with env.on(role): what is started, and each socket that is made, is on that program's host."""

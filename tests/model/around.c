@@ -278,9 +278,14 @@ int xr_up_caller_step(struct xr_upgrade *u, int fd)
 enum xr_reason xr_up_errno_reason(int r) { (void)r; return XR_REASON_RENDEZVOUS_FAILED; }
 void xr_proof_forked(void) { }
 
-enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t)
+/* the module for other hosts is not part of it */
+int xr_up_far_begin(struct xr_upgrade *u) { (void)u; return -ENODEV; }
+int xr_up_far_step(struct xr_upgrade *u) { (void)u; return -ENODEV; }
+void xr_up_far_drop(struct xr_upgrade *u) { (void)u; }
+
+enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t, uint32_t *far)
 {
-	(void)f, (void)fd;
+	(void)f, (void)fd, (void)far;
 	memset(t, 0, sizeof(*t));
 	return XR_REASON_NONE;
 }
@@ -288,6 +293,10 @@ enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t)
 /* ---- what the flow is told nothing by ----------------------------------------------------- */
 
 void xr_stats_flow_free(struct xr_stats_flow *f) { (void)f; }
+void xr_stats_flow_rdma(struct xr_stats_flow *f, const char *device, const uint8_t gid[16], uint32_t qpn, uint32_t peer)
+{
+	(void)f, (void)device, (void)gid, (void)qpn, (void)peer;
+}
 void xr_stats_flow_closing(struct xr_stats_flow *f) { (void)f; }
 void xr_stats_flow_state(struct xr_stats_flow *f, enum xr_stats_state s) { (void)f; (void)s; }
 void xr_stats_flow_reason(struct xr_stats_flow *f, enum xr_reason r) { (void)f; (void)r; }

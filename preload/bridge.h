@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Between the preload object and the module that carries connections between hosts, libxrdma-
+ * rdma.so.
+ *
+ * The module runs on one thread of this process, the helper, with a table of descriptors of its
+ * own, so that the numbers that the program sees are its own alone.  A flow that goes to another
+ * host is, for the flow code, one on a link of this process with itself: the module holds the
+ * other ends of both rings and moves their bytes over a channel.
+ *
+ * They talk over a pair of SOCK_SEQPACKET sockets, in records of one size each way; LINK passes
+ * the memory of a link. Nothing else is shared: neither side calls the other, but for what starts
+ * the module.
+ */
+#ifndef XR_BRIDGE_H
+#define XR_BRIDGE_H
+
+#include <stdint.h>
+#include "key.h"
+#include "proof.h"
+#include "reason.h"
+
+#define XR_BRIDGE_ABI	1u
+#define XR_BRIDGE_SECRET 32u
+
+enum xr_bridge_type {
+	/* to the module */
+	XR_BRIDGE_LINK = 1,	/* descriptors: the program's arena, the module's arena, a control connection */
+	XR_BRIDGE_BEGIN,	/* look for the other end of this connection */
+	XR_BRIDGE_CANCEL,	/* forget it: an attempt that has not come to ATTACH */
+	XR_BRIDGE_ATTACH,	/* the program's direction is ready to be read */
+	/* to the program */
+	XR_BRIDGE_HELLO,	/* the helper has its own table of descriptors */
+	XR_BRIDGE_UP,		/* both ends have proved themselves; the module's direction is ready */
+	XR_BRIDGE_FAILED,
+};
+
+struct xr_bridge_cmd {
+	uint32_t type;
+	uint32_t connecting;	/* BEGIN: this end connected */
+	uint64_t id;		/* of the attempt */
+	uint64_t link;		/* LINK, BEGIN */
+	uint64_t dir_off;	/* ATTACH: the program's direction in its arena */
+	uint32_t cookie;	/* ATTACH: what the program calls the flow */
+	uint32_t zero;
+	struct xr_tuple tuple;	/* BEGIN */
+};
+
+struct xr_bridge_answer {
+	uint32_t type;
+	uint32_t reason;	/* FAILED: enum xr_reason */
+	uint64_t id;
+	uint32_t again_ms;	/* FAILED: when another attempt may do better; 0: none will */
+	uint32_t cookie;	/* UP: what the module calls the flow */
+	uint64_t dir_off;	/* UP: the module's direction in its arena */
+	uint8_t secret[XR_BRIDGE_SECRET];	/* UP: known to the two ends alone */
+	uint32_t qpn, peer_qpn;
+	uint8_t gid[16];
+	char device[24];
+};
+
+struct xr_bridge_host {
+	uint32_t abi;
+	const char *version;
+	int log_threshold;
+	const char *log_file;
+	const char *device;	/* the settings of section rdma */
+	const uint8_t *key;	/* XR_KEY_LEN bytes; NULL: none */
+	int trust_fabric, software;
+	uint64_t timeout;	/* ns */
+	uint64_t memory;	/* bytes at most */
+};
+
+struct xr_bridge_ops {
+	uint32_t abi;
+	/* On the helper; returns when nobody is at the other end of cmd any more, or it cannot begin: -errno. */
+	int (*run)(const struct xr_bridge_host *host, int cmd);
+};
+
+/* The one symbol of the module, "xr_bridge_module".  NULL: it is of another version. */
+typedef const struct xr_bridge_ops *xr_bridge_module_fn(const struct xr_bridge_host *host);
+
+#endif

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Frames of a flow to another host: see flow_far.h. */
+#include "flow_far.h"
+#include <asm/ioctls.h>
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include "flow_rx.h"
+#include "log.h"
+#include "mem.h"
+
+#define FAR_PART_NS	200000000u	/* a frame is written by one call into an empty socket */
+#define FAR_LAST_WORD	5000000		/* ns: the frame of a process that ends may be a little behind */
+
+static void put_be(uint8_t *p, uint32_t n, uint64_t v)
+{
+	while (n) {
+		p[--n] = (uint8_t)v;
+		v >>= 8;
+	}
+}
+
+static uint64_t get_be(const uint8_t *p, uint32_t n)
+{
+	uint64_t v = 0;
+
+	while (n--)
+		v = v << 8 | *p++;
+	return v;
+}
+
+void xr_far_attach(struct xr_flow *f, const struct xr_bridge_answer *a)
+{
+	struct xr_flow_far *far = &xr_slab.far[f->index];
+	const uint8_t *host = a->secret, *caller = a->secret + 16;
+
+	memset(far, 0, sizeof(*far));
+	memcpy(far->tx_nonce, f->role == XR_FLOW_CONNECT ? host : caller, 16);
+	memcpy(far->rx_nonce, f->role == XR_FLOW_CONNECT ? caller : host, 16);
+	far->tx_kind = XR_FRAME_RETREAT;
+	f->far = far;
+	xr_stats_flow_rdma(f->st, a->device, a->gid, a->qpn, a->peer_qpn);
+}
+
+/* ---- send direction ---------------------------------------------------------- */
+
+/* Nobody reads at the other end: what it had not consumed gets the answer that TCP gives, if there is any. */
+static void tx_to_nobody(struct xr_flow *f)
+{
+	f->far->tx_left = 0;
+	if ((uint32_t)f->tx.sent == f->far->rx_consumed)
+		xr_shm_tx_replayed(&f->tx, xr_shm_tx_owed(&f->tx));
+}
+
+void xr_far_tx_frozen(struct xr_flow *f)
+{
+	struct xr_flow_far *far = f->far;
+
+	far->tx_left = 0;
+	if (far->rx_closed) {
+		tx_to_nobody(f);
+		return;
+	}
+	/* slot 1 is START: as far as this end can know the peer still reads the stream from there */
+	if (f->tx.replay_seq == 1)
+		return;
+	memset(&far->tx_frame, 0, sizeof(far->tx_frame));
+	memcpy(far->tx_frame.nonce, far->tx_nonce, sizeof(far->tx_nonce));
+	put_be(far->tx_frame.offset, 8, f->tx.sent - xr_shm_tx_owed(&f->tx));
+	far->tx_frame.kind = far->tx_kind;
+	/* racy where another thread reads: then the program that closes does not care */
+	put_be(far->tx_frame.consumed, 4, f->rx.got);
+	far->tx_left = XR_FRAME_LEN;
+}
+
+void xr_far_tx_kind(struct xr_flow *f, enum xr_frame_kind kind)
+{
+	struct xr_flow_far *far = f->far;
+
+	far->tx_kind = (uint8_t)kind;
+	if (far->tx_left == XR_FRAME_LEN)
+		far->tx_frame.kind = (uint8_t)kind;
+	xr_store_relaxed(&far->tx_lazy, 0);
+}
+
+int xr_far_tx_push(struct xr_flow *f, int fd)
+{
+	struct xr_flow_far *far = f->far;
+
+	if (far->rx_closed && far->tx_left == XR_FRAME_LEN)
+		tx_to_nobody(f);
+	while (far->tx_left) {
+		struct iovec iov = { (uint8_t *)&far->tx_frame + XR_FRAME_LEN - far->tx_left, far->tx_left };
+		ssize_t r = xr_ksock_send(fd, &iov, 1, 0);
+
+		if (r < 0)
+			return (int)r;
+		far->tx_left = (uint8_t)(far->tx_left - r);
+		/* the kernel counts it, the program must not see that */
+		atomic_fetch_add_explicit(&f->tcp_tx, (uint64_t)r, memory_order_relaxed);
+		f->moved_tx -= (uint64_t)r;
+		xr_stats_tx_twice(f->st, (uint64_t)r);
+	}
+	return 0;
+}
+
+/* ---- receive direction ------------------------------------------------------- */
+
+enum { FRAME_RAW, FRAME_PART, FRAME_WHOLE };
+
+/* What the first n bytes on the socket are: the nonce is known to nobody else, and in no program's data. */
+static int frame_look(struct xr_flow *f, const struct xr_frame *m, size_t n)
+{
+	struct xr_flow_far *far = f->far;
+
+	if (memcmp(m->nonce, far->rx_nonce, n < 16 ? n : 16))
+		return FRAME_RAW;
+	if (n == XR_FRAME_LEN)
+		return FRAME_WHOLE;
+	/* bytes that begin like it by chance: only before anything came over the fabric is that possible at all */
+	if (!far->rx_part)
+		far->rx_part = xr_now_ns();
+	if (n < 16 && !f->rx.got && xr_now_ns() - far->rx_part > FAR_PART_NS)
+		return FRAME_RAW;
+	return FRAME_PART;
+}
+
+static ssize_t frame_peek(int fd, struct xr_frame *m)
+{
+	struct iovec iov = { m, sizeof(*m) };
+
+	return xr_ksock_recv(fd, &iov, 1, MSG_PEEK);
+}
+
+static void frame_heed(struct xr_flow *f, const struct xr_frame *m)
+{
+	struct xr_flow_far *far = f->far;
+
+	if (m->kind == XR_FRAME_CLOSE && !far->rx_closed) {
+		far->rx_consumed = (uint32_t)get_be(m->consumed, 4);
+		far->rx_closed = 1;
+	}
+	/* release: pairs with xr_far_look */
+	if (m->kind != XR_FRAME_SHUT)
+		xr_store_release(&far->answer, 1);
+}
+
+static void frame_drop(struct xr_flow *f, int fd)
+{
+	ssize_t r = xr_sys6(SYS_recvfrom, fd, NULL, XR_FRAME_LEN, MSG_TRUNC | MSG_DONTWAIT, NULL, NULL);
+
+	if (r <= 0)
+		return;
+	atomic_fetch_add_explicit(&f->tcp_rx, (uint64_t)r, memory_order_relaxed);
+	f->moved_rx -= (uint64_t)r;
+	xr_stats_rx_twice(f->st, (uint64_t)r);
+}
+
+/*
+ * All that is unread comes over the socket, behind the frame: who reads through the hooks can drain the ring first,
+ * so as not to wait for it, and whoever does not need not have it.
+ */
+int xr_far_rx_retreat(struct xr_flow *f, int how)
+{
+	int drain = how == XR_RETREAT_SEAL || how == XR_RETREAT_EITHER || f->rx_state == XR_RX_DRAIN;
+	int froze = !f->rx.frozen;
+
+	if (f->rx_state == XR_RX_SKIP)
+		return 0;
+	f->far->rx_due = 1;
+	if (drain) {
+		if (!xr_shm_rx_seal(&f->rx) && xr_shm_rx_is_frozen(&f->rx))
+			xr_rx_to_tcp(f);
+		return froze;
+	}
+	/* the sender never goes on behind a seal: it can always be moved back */
+	xr_shm_rx_freeze(&f->rx);
+	xr_rx_to_tcp(f);
+	return froze;
+}
+
+int xr_far_rx_take(struct xr_flow *f, int fd)
+{
+	struct xr_flow_far *far = f->far;
+	struct xr_frame m;
+	uint64_t offset;
+	ssize_t n;
+
+	if (!far->rx_due)
+		return 0;
+	/* START was not taken: the stream has gone on where it was */
+	if (f->rx.seq == 1) {
+		far->rx_due = 0;
+		return 0;
+	}
+	/* what it says in place of bytes is the program's to hear */
+	n = frame_peek(fd, &m);
+	if (n == -EAGAIN || n == -EINTR)
+		return -EAGAIN;
+	if (n <= 0) {
+		far->rx_due = 0;
+		if (n)
+			return (int)n;
+		/* an RST was told of when it came */
+		if (!f->rx.got || (f->rx_dead & POLLERR))
+			return 0;
+		/* no telling what was to follow */
+		f->reason = XR_REASON_PEER_DIED;
+		xr_stats_reason(XR_REASON_PEER_DIED);
+		return -ECONNRESET;
+	}
+	switch (frame_look(f, &m, (size_t)n)) {
+	case FRAME_PART:
+		return -EAGAIN;
+	case FRAME_RAW:
+		if (f->rx.got)
+			return (int)xr_rx_corrupt(f, fd);
+		far->rx_due = 0;
+		return 0;
+	}
+	offset = get_be(m.offset, 8);
+	if (offset > f->rx.got || m.kind < XR_FRAME_RETREAT || m.kind > XR_FRAME_CLOSE)
+		return (int)xr_rx_corrupt(f, fd);
+	frame_heed(f, &m);
+	frame_drop(f, fd);
+	far->rx_due = 0;
+	f->rx.late = f->rx.got - offset;
+	return 0;
+}
+
+int xr_far_rx_event(struct xr_flow *f, int fd, uint32_t ev)
+{
+	struct xr_frame m;
+	ssize_t n = 0;
+	int inq = 0;
+
+	if (f->rx.frozen)
+		return 0;
+	/* without bytes a look would take the error that is there */
+	if ((ev & POLLIN) && !xr_sys3(SYS_ioctl, fd, FIONREAD, &inq) && inq > 0)
+		n = frame_peek(fd, &m);
+	if (n <= 0)
+		/* bytes that were sent before may be on their way still: the module says when not */
+		return !(ev & POLLERR);
+	switch (frame_look(f, &m, (size_t)n)) {
+	case FRAME_PART:
+		return 1;
+	case FRAME_RAW:
+		if (f->rx.got || xr_shm_rx_readable(&f->rx)) {
+			xr_store_release(&f->err, (uint32_t)-xr_rx_corrupt(f, fd));
+			return 1;
+		}
+		xr_shm_rx_seal(&f->rx);
+		xr_store_release(&f->far->answer, 1);
+		return 1;
+	}
+	xr_shm_rx_seal(&f->rx);
+	f->far->rx_due = 1;
+	frame_heed(f, &m);
+	return 1;
+}
+
+void xr_far_rx_close(struct xr_flow *f, int fd)
+{
+	struct xr_frame m;
+	ssize_t n;
+
+	/* behind bytes of the stream it cannot be reached, and those are unread */
+	if (f->rx_state == XR_RX_DRAIN || f->rx.seq == 1)
+		return;
+	n = frame_peek(fd, &m);
+	if (n == XR_FRAME_LEN && frame_look(f, &m, (size_t)n) == FRAME_WHOLE) {
+		frame_heed(f, &m);
+		frame_drop(f, fd);
+	}
+	f->far->rx_due = 0;
+}
+
+/* ---- both ---------------------------------------------------------------------- */
+
+static void look_at_socket(struct xr_flow *f, int fd)
+{
+	if (xr_lock(&f->rx_lock))
+		return;
+	if (f->rx_state == XR_RX_RING)
+		xr_far_rx_event(f, fd, xr_ksock_poll(fd, POLLIN | POLLRDHUP));
+	xr_unlock(&f->rx_lock);
+}
+
+/* The channel is gone, or the peer wants to be told: back to TCP. */
+static void far_lost(struct xr_flow *f, int fd, uint32_t said)
+{
+	struct xr_flow_far *far = f->far;
+	uint64_t owed = 0;
+
+	look_at_socket(f, fd);
+	if (xr_load_acquire(&far->answer))
+		return;
+	if (!xr_lock(&f->tx_lock)) {
+		owed = f->tx_state == XR_TX_RING ? xr_shm_tx_unconsumed(&f->tx) : 0;
+		xr_unlock(&f->tx_lock);
+	}
+	if ((said & XR_DIR_LOST) && owed) {
+		/* a process that ends says what it has read before its channel goes, but another way */
+		struct pollfd p = { .fd = fd, .events = POLLIN };
+		struct timespec ts = { 0, FAR_LAST_WORD };
+
+		xr_sys5(SYS_ppoll, &p, 1, &ts, 0, 8);
+		look_at_socket(f, fd);
+		if (xr_load_acquire(&far->answer))
+			return;
+	}
+	/* with nothing to send the frame can wait: to a socket that is closed by now it would do harm */
+	xr_store_relaxed(&far->tx_lazy, (said & XR_DIR_LOST) && !owed);
+	xr_flow_retreat(f, fd, said & XR_DIR_LOST ? XR_REASON_FABRIC_LOST : XR_REASON_RETREAT_REQUESTED, 0);
+}
+
+void xr_far_look(struct xr_flow *f, int fd)
+{
+	struct xr_flow_far *far = f->far;
+	uint32_t said;
+
+	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC) || !f->link)
+		return;
+	said = xr_flow_peer_state(f);
+	if (xr_unlikely(said & (XR_DIR_LOST | XR_DIR_BARE)) && !xr_load_relaxed(&far->lost) && !f->up) {
+		xr_store_relaxed(&far->lost, 1);
+		far_lost(f, fd, said);
+	}
+	/* acquire: what the frame said is there */
+	if (xr_unlikely(xr_load_acquire(&far->answer))) {
+		xr_store_relaxed(&far->answer, 0);
+		xr_store_relaxed(&far->tx_lazy, 0);
+		xr_flow_retreat(f, fd, far->rx_closed ? XR_REASON_CLOSED : XR_REASON_RETREAT_REQUESTED, 0);
+	}
+}
+
+int xr_far_peek(const struct xr_flow *f)
+{
+	return xr_load_relaxed(&f->far->answer) ||
+	       ((xr_load_acquire(&f->rx.dir->state) & (XR_DIR_LOST | XR_DIR_BARE)) && !xr_load_relaxed(&f->far->lost));
+}

@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The helper thread: how it starts, the module that it opens, and the pair of sockets to it.  See helper.h. */
+#include "helper.h"
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include "autoconf.h"
+#include "far.h"
+#include "fdtab.h"
+#include "flow.h"
+#include "log.h"
+#include "mem.h"
+#include "process.h"
+#include "ready.h"
+#include "xrdma.h"
+
+#define MODULE		"libxrdma-rdma.so"
+#define HELPER_STACK	(1u << 20)
+#define HELPER_WAITS	64u		/* attempts at a time: those of xr_up_table */
+#define HELPER_ARENA	(256ull << 20)
+#define HELPER_SMALL	(32ull << 20)
+
+enum helper_state { HELPER_NONE, HELPER_STARTING, HELPER_RUNS, HELPER_DEAD };
+
+static XR_FORK_DATA _Atomic uint32_t helper_state;
+static XR_FORK_DATA int helper_pair[2] = { -1, -1 };	/* ours; its own, until it says HELLO */
+static XR_FORK_DATA uint8_t helper_uuid[16];		/* what the module is called in the list of links */
+static char helper_dir[256];
+
+/* Guards the list below, the reading of the pair, and the making of links.  Never waited for. */
+static XR_FORK_DATA struct xr_lock helper_lock;
+static XR_FORK_DATA struct helper_wait {
+	uint64_t id;		/* 0: free */
+	uint32_t come;
+	struct xr_bridge_answer a;
+} helper_wait[HELPER_WAITS];
+
+void xr_helper_init(void)
+{
+	const char *dir = secure_getenv("XRDMA_MODULE_DIR");
+
+	if (xr_cfg.rdma && dir)
+		xr_snprintf(helper_dir, sizeof(helper_dir), "%s", dir);
+}
+
+/* ---- the thread ------------------------------------------------------------ */
+
+static int helper_path(char *path, size_t size, int attempt)
+{
+	const char *dir = XR_LIBDIR, *slash;
+	int n = (int)strlen(dir);
+	Dl_info info;
+
+	if (attempt == 0) {
+		dir = helper_dir;
+		n = (int)strlen(dir);
+		if (!n)
+			return -ENOENT;
+	} else if (attempt == 1) {
+		if (!dladdr((void *)(uintptr_t)&xr_helper_init, &info) || !info.dli_fname)
+			return -ENOENT;
+		dir = info.dli_fname;
+		slash = strrchr(dir, '/');
+		if (!slash)
+			return -ENOENT;
+		n = (int)(slash - dir);
+	}
+	if (xr_snprintf(path, size, "%.*s/" MODULE, n, dir) >= (int)size)
+		return -ENAMETOOLONG;
+	return (int)xr_sys4(SYS_faccessat, AT_FDCWD, path, 0 /* F_OK */, 0);
+}
+
+static const struct xr_bridge_ops *helper_open(const struct xr_bridge_host *host)
+{
+	const struct xr_bridge_ops *ops;
+	xr_bridge_module_fn *entry = NULL;
+	char path[512];
+	void *h = NULL;
+	int i;
+
+	for (i = 0; i < 3 && !h; i++) {
+		if (helper_path(path, sizeof(path), i))
+			continue;
+		/* its symbols, and those of what it needs, are nobody else's business */
+		h = dlopen(path, RTLD_LOCAL | RTLD_NOW | RTLD_NODELETE);
+		if (!h) {
+			xr_info("connections to other hosts stay on TCP: %s", dlerror());
+			return NULL;
+		}
+	}
+	if (!h) {
+		xr_info("connections to other hosts stay on TCP: " MODULE " is not installed");
+		return NULL;
+	}
+	*(void **)&entry = dlsym(h, "xr_bridge_module");
+	ops = entry ? entry(host) : NULL;
+	if (!ops)
+		xr_warn("connections to other hosts stay on TCP: %s is of another version", path);
+	return ops;
+}
+
+/* From here on descriptors are this thread's own: of the program's it keeps none but the pair's other end. */
+static int helper_apart(int cmd)
+{
+	long r = xr_sys3(SYS_close_range, (long)cmd + 1, UINT32_MAX, CLOSE_RANGE_UNSHARE), i;
+
+	if (!r && cmd)
+		r = xr_sys3(SYS_close_range, 0, (long)cmd - 1, 0);
+	/* what a library writes to its standard error is nobody's */
+	for (i = 0; !r && i < 3; i++)
+		if (xr_sys4(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR, 0) < 0)
+			r = -EMFILE;
+	return (int)r;
+}
+
+static void *helper_main(void *arg)
+{
+	struct xr_bridge_answer hello = { .type = XR_BRIDGE_HELLO };
+	struct xr_bridge_host host = {
+		.abi = XR_BRIDGE_ABI, .version = xrdma_version(), .log_threshold = xr_log_threshold,
+		.log_file = xr_log_path(), .device = xr_cfg.rdma_device, .key = xr_far_key(),
+		.trust_fabric = xr_cfg.rdma_trust != XR_TRUST_KEY, .software = xr_cfg.rdma_software != 0,
+		.timeout = xr_cfg.rendezvous_timeout, .memory = xr_cfg.max_memory,
+	};
+	const struct xr_bridge_ops *ops;
+	int cmd = (int)(intptr_t)arg, r;
+
+	/* no hook has any business with what this thread does */
+	xr_helper_thread = 1;
+	xr_vfork_depth = 1;
+	xr_sys2(SYS_prctl, PR_SET_NAME, "xrdma-helper");
+	r = helper_apart(cmd);
+	if (r) {
+		xr_info("no helper thread: error %d", -r);
+		/* the number is the program's as well: its own end tells it */
+		xr_store_release(&helper_state, HELPER_DEAD);
+		return NULL;
+	}
+	xr_unix_send(cmd, &hello, sizeof(hello), NULL, 0);
+	xr_store_relaxed(&xr_stats_now()->h.helper_thread, 1);
+	ops = helper_open(&host);
+	r = ops ? ops->run(&host, cmd) : -ENOENT;
+	if (r)
+		xr_info("the module for connections to other hosts ended: error %d", -r);
+	xr_store_relaxed(&xr_stats_now()->h.helper_thread, 0);
+	/* release: with it the answers that it sent are there */
+	xr_store_release(&helper_state, HELPER_DEAD);
+	xr_sys1(SYS_close, cmd);
+	return NULL;
+}
+
+/* helper_lock held. */
+static int helper_start(void)
+{
+	const uint64_t all = ~0ull;
+	pthread_attr_t attr;
+	pthread_t thread;
+	uint64_t mask;
+	int fds[2], i, r;
+
+	r = xr_random(helper_uuid, sizeof(helper_uuid));
+	if (!r)
+		r = (int)xr_sys4(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds);
+	if (r)
+		return r;
+	for (i = 0; i < 2; i++) {
+		helper_pair[i] = xr_fd_high(fds[i]);
+		if (helper_pair[i] < 0) {
+			r = helper_pair[i];
+			xr_sys1(SYS_close, fds[i]);
+			helper_pair[i] = -1;
+		}
+	}
+	if (!r && !pthread_attr_init(&attr)) {
+		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+		pthread_attr_setstacksize(&attr, HELPER_STACK);
+		xr_store_release(&helper_state, HELPER_RUNS);
+		/* a handler of the program must never run on it */
+		xr_sys4(SYS_rt_sigprocmask, SIG_BLOCK, &all, &mask, sizeof(mask));
+		r = -pthread_create(&thread, &attr, helper_main, (void *)(intptr_t)helper_pair[1]);
+		xr_sys4(SYS_rt_sigprocmask, SIG_SETMASK, &mask, 0, sizeof(mask));
+		pthread_attr_destroy(&attr);
+	}
+	if (!r)
+		return 0;
+	xr_info("no helper thread: error %d", -r);
+	for (i = 0; i < 2; i++) {
+		xr_fd_close(helper_pair[i]);
+		helper_pair[i] = -1;
+	}
+	xr_store_release(&helper_state, HELPER_DEAD);
+	return r;
+}
+
+/* ---- links ----------------------------------------------------------------- */
+
+static int link_arena(struct xr_shm_arena *a)
+{
+	uint64_t size = xr_cfg.max_memory < HELPER_ARENA ? xr_cfg.max_memory : HELPER_ARENA;
+	int r = xr_shm_arena_create(a, size, xr_slab.slots);
+
+	return r && r != -EMFILE && r != -ENFILE ? xr_shm_arena_create(a, HELPER_SMALL, xr_slab.slots) : r;
+}
+
+/* helper_lock held: makes one, and passes it. */
+static int link_make(struct xr_shm_link **out)
+{
+	struct xr_bridge_cmd cmd = { .type = XR_BRIDGE_LINK };
+	struct xr_shm_arena own = { .fd = -1 }, far = { .fd = -1 };
+	struct xr_shm_link *l = NULL;
+	int conn[2] = { -1, -1 }, r;
+
+	r = (int)xr_sys4(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, conn);
+	if (r)
+		return r;
+	r = link_arena(&own);
+	if (!r)
+		r = link_arena(&far);
+	if (!r)
+		r = xr_random(&cmd.link, sizeof(cmd.link));
+	if (!r)
+		r = xr_fd_high(conn[0]);
+	if (r < 0)
+		goto close_all;
+	conn[0] = r;
+	l = xr_shm_link_new(conn[0], &own, &far);
+	r = l ? (int)xr_unix_send(helper_pair[0], &cmd, sizeof(cmd), (int[]){ own.fd, far.fd, conn[1] }, 3) : -ENOMEM;
+	if (r < 0)
+		goto close_all;
+	xr_sys1(SYS_close, conn[1]);
+	xr_fd_close(l->own.fd);
+	xr_fd_close(l->peer.fd);
+	l->own.fd = l->peer.fd = -1;
+	memcpy(l->peer_uuid, helper_uuid, sizeof(l->peer_uuid));
+	l->id = cmd.link;
+	xr_link_ref(l);
+	xr_links_add(l);
+	*out = l;
+	return 0;
+
+close_all:
+	xr_sys1(SYS_close, conn[1]);
+	if (l) {
+		xr_shm_link_free(l);
+		return r;
+	}
+	xr_fd_close(conn[0]);
+	xr_shm_arena_destroy(&own);
+	xr_shm_arena_destroy(&far);
+	return r;
+}
+
+int xr_helper_link(struct xr_shm_link **out)
+{
+	struct xr_shm_link *l;
+	int r = 0;
+
+	if (xr_load_acquire(&helper_state) == HELPER_DEAD)
+		return -ENODEV;
+	/* to start a thread takes memory, from an allocator that a handler may have come upon */
+	if (xr_signal_inside() || xr_vfork_depth || xr_trylock(&helper_lock))
+		return -EAGAIN;
+	if (xr_load_relaxed(&helper_state) == HELPER_NONE)
+		r = helper_start();
+	if (!r) {
+		l = xr_links_find(helper_uuid, 0, -1);
+		/* one that was given up for its descriptors is found dead here, and not again */
+		if (l && xr_shm_link_progress(l)) {
+			xr_link_unref(l);
+			l = NULL;
+		}
+		if (l)
+			*out = l;
+		else
+			r = link_make(out);
+	}
+	xr_unlock(&helper_lock);
+	return r;
+}
+
+/* ---- commands and answers ---------------------------------------------------- */
+
+/* helper_lock held. */
+static struct helper_wait *wait_of(uint64_t id)
+{
+	uint32_t i;
+
+	for (i = 0; i < HELPER_WAITS; i++)
+		if (helper_wait[i].id == id)
+			return &helper_wait[i];
+	return NULL;
+}
+
+int xr_helper_send(const struct xr_bridge_cmd *cmd)
+{
+	struct helper_wait *w = NULL;
+	int r;
+
+	if (xr_load_acquire(&helper_state) != HELPER_RUNS)
+		return -ENODEV;
+	if (cmd->type == XR_BRIDGE_BEGIN) {
+		if (xr_trylock(&helper_lock))
+			return -EAGAIN;
+		w = wait_of(0);
+		if (w) {
+			w->id = cmd->id;
+			w->come = 0;
+		}
+		xr_unlock(&helper_lock);
+		if (!w)
+			return -EAGAIN;
+	}
+	r = (int)xr_unix_send(helper_pair[0], cmd, sizeof(*cmd), NULL, 0);
+	if (r >= 0)
+		return 0;
+	if (w)
+		xr_helper_forget(cmd->id);
+	return r == -EAGAIN || r == -EINTR ? -EAGAIN : -ENODEV;
+}
+
+/* helper_lock held: all that has come. */
+static void answers_take(void)
+{
+	struct xr_bridge_answer a;
+	struct helper_wait *w;
+	int nfds;
+
+	for (;;) {
+		nfds = 0;
+		if (xr_unix_recv(helper_pair[0], &a, sizeof(a), NULL, &nfds) != (ssize_t)sizeof(a))
+			return;
+		if (a.type == XR_BRIDGE_HELLO) {
+			xr_fd_close(helper_pair[1]);
+			helper_pair[1] = -1;
+			continue;
+		}
+		w = a.id ? wait_of(a.id) : NULL;
+		if (w) {
+			w->a = a;
+			w->come = 1;
+		} else if (a.type == XR_BRIDGE_UP) {
+			/* the attempt was given up while this was on its way */
+			xr_unix_send(helper_pair[0], &(struct xr_bridge_cmd){ .type = XR_BRIDGE_CANCEL, .id = a.id },
+				     sizeof(struct xr_bridge_cmd), NULL, 0);
+		}
+	}
+}
+
+int xr_helper_answer(uint64_t id, struct xr_bridge_answer *a)
+{
+	/* acquire: pairs with the end of the helper, whose last answers are there */
+	uint32_t state = xr_load_acquire(&helper_state);
+	struct helper_wait *w;
+	int r = 0;
+
+	if (xr_trylock(&helper_lock))
+		return 0;
+	if (helper_pair[0] >= 0)
+		answers_take();
+	w = wait_of(id);
+	if (w && w->come) {
+		*a = w->a;
+		memset(w, 0, sizeof(*w));
+		r = 1;
+	} else if (!w || state != HELPER_RUNS) {
+		r = -ENODEV;
+	}
+	xr_unlock(&helper_lock);
+	return r;
+}
+
+void xr_helper_forget(uint64_t id)
+{
+	struct helper_wait *w;
+
+	/* below a handler that came upon its own thread here: its place is lost, the flow is not */
+	if (xr_lock(&helper_lock))
+		return;
+	w = wait_of(id);
+	if (w)
+		memset(w, 0, sizeof(*w));
+	xr_unlock(&helper_lock);
+}
+
+void xr_helper_forked(void)
+{
+	int i;
+
+	for (i = 0; i < 2; i++) {
+		xr_fd_close(helper_pair[i]);
+		helper_pair[i] = -1;
+	}
+	memset(helper_wait, 0, sizeof(helper_wait));
+	xr_store_relaxed(&helper_lock.owner, 0);
+	xr_store_relaxed(&helper_state, HELPER_NONE);
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The helper thread, and what is said to the module that runs on it (bridge.h). */
+#ifndef XR_HELPER_H
+#define XR_HELPER_H
+
+#include <stdint.h>
+#include "bridge.h"
+
+struct xr_shm_link;
+struct xr_tuple;
+
+/* When the process starts: where the module would be.  Reads the environment. */
+void xr_helper_init(void);
+
+/*
+ * A link between this process and the module, with a reference; starts the helper when there is none.  0;
+ * -EAGAIN: not now (below a signal handler, or another thread is at it); -ENODEV: there is no module, or
+ * it came to an end; else what was missing.
+ */
+int xr_helper_link(struct xr_shm_link **l);
+
+int xr_helper_send(const struct xr_bridge_cmd *cmd);
+
+/*
+ * The answer to an attempt, taken from what has come so far.  1: there it is; 0: not yet; -ENODEV: none will
+ * come.  Never blocks.
+ */
+int xr_helper_answer(uint64_t id, struct xr_bridge_answer *a);
+/* Nobody waits for it any more. */
+void xr_helper_forget(uint64_t id);
+
+/* In the child of a fork, where there is no helper. */
+void xr_helper_forked(void);
+
+#endif

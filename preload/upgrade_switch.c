@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The last steps of an upgrade: each direction leaves TCP at an exact offset of its stream. */
+#include <errno.h>
+#include "control.h"
+#include "log.h"
+#include "mem.h"
+#include "ready.h"
+#include "upgrade.h"
+
+/* ---- both ends know all: attach, READY, START ------------------------------ */
+
+/* tx_lock and rx_lock held.  1: the receive direction now goes through the hooks. */
+static int up_enter_rx(struct xr_flow *f, int fd)
+{
+	uint64_t written, got;
+	int r;
+
+	/* full barrier: path first, then the count of readers; pairs with xr_flow_tcp_rx_begin */
+	xr_fetch_or(&f->path, XR_PATH_RX);
+	if (xr_load_acquire(&f->k_rx)) {
+		xr_fetch_and(&f->path, ~XR_PATH_RX);
+		return -EAGAIN;
+	}
+	r = xr_ksock_offsets(fd, &written, &got);
+	if (!r && got != xr_load_relaxed(&f->tcp_rx))
+		r = -EILSEQ;
+	if (!r && !xr_load_acquire(&f->k_tx) && written != xr_load_relaxed(&f->tcp_tx))
+		r = -EILSEQ;
+	if (r) {
+		xr_fetch_and(&f->path, ~XR_PATH_RX);
+		return r;
+	}
+	xr_flow_rx_ready(f);
+	return 0;
+}
+
+int xr_up_finish(struct xr_upgrade *u, int fd)
+{
+	struct xr_flow *f = u->f;
+	int r;
+
+	if (xr_lock(&f->rx_lock))
+		return -EAGAIN;
+	r = up_enter_rx(f, fd);
+	xr_unlock(&f->rx_lock);
+	if (r)
+		return r;
+	u->state = XR_UP_READY;
+	xr_control_open();
+	xr_stats_flow_state(f->st, XR_STATE_UPGRADING);
+	return 0;
+}
+
+/* Both locks held: publishes START at this very offset. */
+static int up_leave_tcp(struct xr_flow *f, int fd)
+{
+	uint64_t written, got;
+	int r;
+
+	/* as in up_enter_rx, for writers */
+	xr_fetch_or(&f->path, XR_PATH_TX);
+	if (xr_load_acquire(&f->k_tx)) {
+		xr_fetch_and(&f->path, ~XR_PATH_TX);
+		return -EAGAIN;
+	}
+	r = xr_ksock_offsets(fd, &written, &got);
+	if (!r && written != xr_load_relaxed(&f->tcp_tx))
+		r = -EILSEQ;
+	if (!r)
+		r = xr_flow_tx_start(f, written);
+	if (r) {
+		xr_fetch_and(&f->path, ~XR_PATH_TX);
+		return r;
+	}
+	xr_ksock_push_tail(fd);
+	f->moved_ns = xr_now_ns();
+	f->moved_cycles = xr_cycles();
+	f->fails = 0;
+	return 0;
+}
+
+int xr_up_start(struct xr_upgrade *u, int fd, uint32_t *waiter)
+{
+	struct xr_flow *f = u->f;
+	int r;
+
+	/* the receive direction must not leave meanwhile: the flow would be gone, and START there */
+	if (xr_lock(&f->rx_lock))
+		return -EAGAIN;
+	r = f->rx_state == XR_RX_TCP ? -ESTALE : up_leave_tcp(f, fd);
+	xr_unlock(&f->rx_lock);
+	if (r)
+		return r;
+	xr_flow_wake(f);	/* who sleeps till the socket takes more */
+	xr_debug("descriptor %d: sends over %s to process %d", fd, f->far ? "RDMA" : "shm", f->link->peer_pid);
+	xr_flow_room_tx(f, fd);
+	xr_shm_tx_armed(&f->tx, waiter);
+	if (f->st) {
+		xr_stats_gauge(&f->st->tx.window, f->tx.inflight_max);
+		xr_stats_gauge32(&f->st->tx.slots, f->tx.mask + 1);
+		xr_stats_gauge32(&f->st->tx.credits, f->tx.mask + 1);
+		xr_stats_gauge32(&f->st->rx.slots, f->rx.mask + 1);
+		xr_stats_inc(&f->st->ctl.upgrades, 1);
+	}
+	xr_stats_flow_state(f->st, XR_STATE_ESTAB);
+	xr_stats_flow_carrier(f->st, xr_flow_fabric(f),
+			      f->rx_state == XR_RX_RING ? xr_flow_fabric(f) : XR_CARRIER_TCP,
+			      (uint32_t)f->link->peer_pid);
+	return 0;
+}
+
+int xr_up_switch_reason(int r)
+{
+	switch (r) {
+	case -EILSEQ:
+		return XR_REASON_UNHOOKED_IO;
+	case -ESHUTDOWN:
+		/* half-closed before it could move */
+		return XR_REASON_CLOSED;
+	case -ESTALE:
+		return XR_REASON_RETREAT_REQUESTED;
+	default:
+		return XR_REASON_INTERNAL;
+	}
+}
