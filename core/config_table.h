@@ -38,6 +38,11 @@
 	  "takes no more is lost and counted (log_lines_lost), and standard error is told so once. " \
 	  "When empty, or when it cannot be written at the start, they go to standard error, as long " \
 	  "as that is the one that the program was started with.")         \
+	X(global, trace_sample, TRACE_SAMPLE, INT, "0", 0, 1000000000, NULL, "N",                  \
+	  "trace one in N sends on a fabric; 0 traces none",                                       \
+	  "On average, at random. Where the time of such a message went is shown by xr-trace, for " \
+	  "both ends when both have the setting. Can be changed while programs run "               \
+	  "(xr-stat --set). It needs the setting stats.")                                          \
 	X(limits, max_flows, MAX_FLOWS, INT, "64K", 0, 1048576, NULL, "N",                         \
 	  "connections of one process that may leave TCP, at once",                                \
 	  "Sockets count from the moment they are made. Further connections stay on TCP with the " \

@@ -80,6 +80,7 @@ struct xr_shm_link *xr_shm_link_new(int conn, const struct xr_shm_arena *own,
 	l->bell_tx = l->bell_rx + XR_WAITERS;
 	l->dir_free = UINT32_MAX;
 	l->chunk_free = UINT32_MAX;
+	xr_store_relaxed(&l->heard, INT64_MAX);
 	if (!xr_sys5(SYS_getsockopt, conn, SOL_SOCKET, SO_PEERCRED, &cred, &clen))
 		l->peer_pid = cred.pid;
 	return l;

@@ -101,6 +101,8 @@ struct xr_shm_link {
 	_Atomic uint32_t ringing;	/* threads between the look for a bell and its ring */
 	uint64_t idle_ns;		/* no reference since then; under the list's lock */
 	_Atomic uint64_t probed;	/* ns: a sleeper looked whether it is broken */
+	/* the least that a traced message took to here, by the two clocks; INT64_MAX: none came.  For display. */
+	_Atomic int64_t heard;
 	uint32_t counted;		/* scratch of whoever counts references, under the list's lock */
 	size_t map_len;
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* The sending end of the ring. */
 #include <errno.h>
+#include <stddef.h>
 #include <string.h>
 #include "shm_ring.h"
 #include "shm_ring_tx.h"
@@ -94,7 +95,7 @@ static inline int tx_copy(uint8_t *dst, struct tx_cursor *c, size_t n)
  * The three ways to publish.  None changes anything that the receiver looks at, or that this
  * end remembers, before all its bytes are copied: after -EFAULT nothing has happened.
  */
-static int tx_publish_inline(struct xr_shm_tx *tx, struct tx_cursor *c, uint32_t n)
+static inline int tx_publish_inline(struct xr_shm_tx *tx, struct tx_cursor *c, uint32_t n, uint32_t mark)
 {
 	struct xr_shm_slot *s = tx_slot(tx, tx->head);
 	struct xr_shm_meta *m = tx_meta(tx, tx->head);
@@ -108,7 +109,7 @@ static int tx_publish_inline(struct xr_shm_tx *tx, struct tx_cursor *c, uint32_t
 	m->last = 0;
 	xr_shm_stamp(s, tx->stamp);
 	/* release: payload before header; pairs with the acquire in rx_peek */
-	xr_store_release(&s->head, XR_HEAD(tx->head, n, 0, XR_OP_SEND));
+	xr_store_release(&s->head, XR_HEAD(tx->head, n, mark, XR_OP_SEND));
 	tx->head++;
 	tx->open = 0;
 	tx->sent += n;
@@ -144,7 +145,7 @@ static ssize_t tx_append(struct xr_shm_tx *tx, struct tx_cursor *c, size_t n)
 }
 
 /* Opens a slot by reference with up to n bytes; returns what went in, 0 without a chunk. */
-static ssize_t tx_publish_ref(struct xr_shm_tx *tx, struct tx_cursor *c, size_t n, int keep_open)
+static ssize_t tx_publish_ref(struct xr_shm_tx *tx, struct tx_cursor *c, size_t n, int keep_open, uint32_t mark)
 {
 	struct xr_shm_slot *s = tx_slot(tx, tx->head);
 	struct xr_shm_meta *m = tx_meta(tx, tx->head);
@@ -179,15 +180,17 @@ static ssize_t tx_publish_ref(struct xr_shm_tx *tx, struct tx_cursor *c, size_t 
 	xr_shm_stamp(s, tx->stamp);
 	/* release: as in tx_publish_inline */
 	xr_store_release(&s->head, XR_HEAD(tx->head, 0,
-					   XR_SLOT_REF | (keep_open ? XR_SLOT_OPEN : 0), XR_OP_SEND));
+					   XR_SLOT_REF | mark | (keep_open ? XR_SLOT_OPEN : 0),
+					   XR_OP_SEND));
 	tx->head++;
 	tx->open = keep_open;
 	tx->sent += n;
 	return (ssize_t)n;
 }
 
-ssize_t xr_shm_tx_send(struct xr_shm_tx *tx, const struct iovec *iov, int cnt, size_t skip,
-		       size_t len)
+/* Twice in the object: the one that marks nothing does not look whether it should. */
+static inline __attribute__((always_inline)) ssize_t tx_send(struct xr_shm_tx *tx, const struct iovec *iov,
+							      int cnt, size_t skip, size_t len, uint32_t mark)
 {
 	struct tx_cursor c = { iov, 0 };
 	size_t done = 0;
@@ -210,7 +213,7 @@ ssize_t xr_shm_tx_send(struct xr_shm_tx *tx, const struct iovec *iov, int cnt, s
 		if (xr_unlikely(tx->frozen))
 			return done ? (ssize_t)done : -ESTALE;
 		if (n <= XR_SLOT_INLINE && tx_free_slots(tx) && !TX_CROWDED(tx)) {
-			if (xr_unlikely(tx_publish_inline(tx, &c, (uint32_t)n)))
+			if (xr_unlikely(tx_publish_inline(tx, &c, (uint32_t)n, mark)))
 				goto fault;
 			done += n;
 			break;
@@ -238,21 +241,66 @@ ssize_t xr_shm_tx_send(struct xr_shm_tx *tx, const struct iovec *iov, int cnt, s
 			if (tx->frozen)
 				continue;
 		}
-		r = tx_publish_ref(tx, &c, n, n > XR_PUBLISH || TX_CROWDED(tx));
+		r = tx_publish_ref(tx, &c, n, n > XR_PUBLISH || TX_CROWDED(tx), mark);
 		if (!r) {
 			/* the arena has no chunk: the slots themselves still carry the stream */
 			r = (ssize_t)(n < XR_SLOT_INLINE ? n : XR_SLOT_INLINE);
-			if (xr_unlikely(tx_publish_inline(tx, &c, (uint32_t)r)))
+			if (xr_unlikely(tx_publish_inline(tx, &c, (uint32_t)r, mark)))
 				goto fault;
 		}
 		if (xr_unlikely(r < 0))
 			goto fault;
+		mark = 0;
 		done += (size_t)r;
 	}
 	return (ssize_t)done;
 fault:
 	/* as in the kernel what went before is sent, and the piece that has a hole is not */
 	return done ? (ssize_t)done : -EFAULT;
+}
+
+ssize_t xr_shm_tx_send(struct xr_shm_tx *tx, const struct iovec *iov, int cnt, size_t skip,
+		       size_t len)
+{
+	return tx_send(tx, iov, cnt, skip, len, 0);
+}
+
+static void tx_box(struct xr_shm_tx *tx, const struct xr_shm_box *box)
+{
+	struct xr_shm_dir *dir = tx->dir;
+	uint32_t seq = xr_load_relaxed(&dir->box_seq) | 1, i;
+	uint64_t words[XR_BOX_WORDS];
+
+	memcpy(words, box, sizeof(words));
+	xr_store_relaxed(&dir->box_seq, seq);
+	/* the odd number before any word; pairs with the acquire fence in xr_shm_rx_box */
+	atomic_thread_fence(memory_order_release);
+	for (i = 0; i < XR_BOX_WORDS; i++)
+		xr_store_relaxed(&dir->box[i], words[i]);
+	/* release: all words before the even number */
+	xr_store_release(&dir->box_seq, seq + 1);
+}
+
+void xr_shm_tx_box_end(struct xr_shm_tx *tx, uint64_t end)
+{
+	/* relaxed: a receiver that is faster takes the longer message for one that never ends */
+	xr_store_relaxed(&tx->dir->box[offsetof(struct xr_shm_box, end) / 8], end);
+}
+
+ssize_t xr_shm_tx_send_traced(struct xr_shm_tx *tx, const struct iovec *iov, int cnt, size_t skip,
+			      size_t len, struct xr_shm_box *box)
+{
+	tx_reclaim(tx);
+	box->end = 0;
+	if (tx->ended || tx->frozen || !tx_free_slots(tx))
+		return tx_send(tx, iov, cnt, skip, len, 0);
+	/* it begins a slot of its own */
+	tx->open = 0;
+	box->begin = tx->sent;
+	box->end = tx->sent + len;
+	box->slot = tx->head;
+	tx_box(tx, box);
+	return tx_send(tx, iov, cnt, skip, len, XR_SLOT_TRACED);
 }
 
 int xr_shm_tx_control(struct xr_shm_tx *tx, enum xr_slot_op op, uint64_t arg)

@@ -69,6 +69,7 @@ enum xr_slot_op {
 #define XR_SLOT_OPEN	2u	/* the sender may still append */
 #define XR_SLOT_EOM	4u	/* last slot of a message (message mode) */
 #define XR_SLOT_IMM	8u	/* immediate data in `arg` low 32 bits */
+#define XR_SLOT_TRACED	16u	/* first slot of a send that is traced: the direction's box says more */
 
 struct xr_shm_slot {
 	/* seq:32 | len:16 | flags:8 | op:8, stored last with release */
@@ -119,6 +120,22 @@ _Static_assert(sizeof(struct xr_shm_slot) == XR_SLOT_SIZE, "layout");
 #define XR_ARM_GEN(a)		((uint32_t)((a) >> 32))
 #define XR_ARM_FROZEN		(1ull << 16)	/* receiver froze: sender must replay */
 
+/*
+ * What goes with a send that is traced (trace.h), one of a direction at a time: before its first slot is published
+ * the sender puts it into the direction's box, and the receiver reads it there before it lets go of the last byte.
+ * Times are the sender's.
+ */
+struct xr_shm_box {
+	uint64_t id[2], span;
+	uint64_t begin, end;	/* payload bytes of the direction before it, and with it */
+	uint64_t slot;		/* the number of its first slot */
+	uint64_t queued, posted;
+	/* the least that a message of the other direction took, by the two clocks; INT64_MAX: unknown */
+	int64_t heard;
+};
+
+#define XR_BOX_WORDS	(sizeof(struct xr_shm_box) / 8)
+
 struct xr_shm_dir {
 	/* written by the receiver, FROZEN by either */
 	_Atomic uint64_t consumed __attribute__((aligned(XR_PAIRLINE)));
@@ -133,6 +150,8 @@ struct xr_shm_dir {
 	_Atomic uint32_t state;		/* XR_DIR_*, of the sender's end */
 	_Atomic uint32_t gen;		/* changes each time the block is given to a flow */
 	_Atomic uint64_t sent_at;	/* xr_cycles() of the last publication, to a millisecond; 0: none */
+	_Atomic uint32_t box_seq;	/* odd while the box is written */
+	_Atomic uint64_t box[XR_BOX_WORDS];
 } __attribute__((aligned(XR_PAIRLINE)));
 
 #define XR_DIR_ENDED	1u	/* END is in the ring: the peer may show RDHUP before it reads so far */
@@ -211,6 +230,7 @@ struct xr_shm_rx {
 	uint32_t mask;
 	uint32_t seq;			/* slot being consumed */
 	uint32_t byte;			/* bytes of it already taken (maybe uncommitted) */
+	uint32_t traced;		/* the slot seen last that begins a traced send, 0: nothing to tell */
 	uint64_t committed;		/* value of `consumed` this end wrote last */
 	uint64_t got;			/* payload bytes committed */
 	uint64_t pending;		/* payload bytes taken and not committed */
@@ -222,6 +242,7 @@ struct xr_shm_rx {
 	uint32_t final;			/* nothing behind a seal is read: the program has shut it */
 	uint32_t replayed;		/* frozen by the sender: the rest is read here all the same ... */
 	uint64_t late;			/* ... and so many bytes of it come once more, on the socket */
+	uint64_t traced_ns;		/* when it was seen */
 };
 
 /* Before head, whose release makes it visible; a reader that is late may see the next one. */
@@ -251,6 +272,17 @@ void xr_shm_tx_init(struct xr_shm_tx *tx, struct xr_shm_dir *dir, uint32_t nslot
  */
 ssize_t xr_shm_tx_send(struct xr_shm_tx *tx, const struct iovec *iov, int cnt, size_t skip,
 		       size_t len);
+
+/*
+ * The same for a send that is traced: the first slot that it publishes is marked, and `box` tells of it,
+ * of which the caller has filled in all but begin, end and slot.  Where the ring has no slot free nothing is
+ * marked, and box->end is 0.
+ */
+ssize_t xr_shm_tx_send_traced(struct xr_shm_tx *tx, const struct iovec *iov, int cnt, size_t skip,
+			      size_t len, struct xr_shm_box *box);
+
+/* It ends there: the program takes what went for the whole. */
+void xr_shm_tx_box_end(struct xr_shm_tx *tx, uint64_t end);
 
 /* Publishes a control slot; -EAGAIN when even the reserved slots are taken, -ESTALE when frozen. */
 int xr_shm_tx_control(struct xr_shm_tx *tx, enum xr_slot_op op, uint64_t arg);
@@ -315,6 +347,9 @@ int xr_shm_rx_commit(struct xr_shm_rx *rx);
 
 /* After a commit: does the sender wait for space?  Returns 1 and its waiter, once per request. */
 int xr_shm_rx_wants_notice(struct xr_shm_rx *rx, uint32_t *waiter);
+
+/* The box of the direction, as the sender wrote it: nothing of it is checked.  0: there is none, or it changes. */
+int xr_shm_rx_box(const struct xr_shm_rx *rx, struct xr_shm_box *box);
 
 /* Asks to be told of the next publication; the caller peeks again afterwards. */
 void xr_shm_rx_arm(struct xr_shm_rx *rx, uint32_t waiter);

@@ -2,6 +2,7 @@
 /* The receiving end of the ring. */
 #include <errno.h>
 #include <string.h>
+#include "mem.h"
 #include "shm_ring.h"
 
 void xr_shm_rx_init(struct xr_shm_rx *rx, struct xr_shm_dir *dir, uint32_t nslots,
@@ -15,6 +16,16 @@ void xr_shm_rx_init(struct xr_shm_rx *rx, struct xr_shm_dir *dir, uint32_t nslot
 	rx->mask = nslots - 1;
 	rx->seq = 1;
 	rx->committed = XR_CONSUMED(1, 0);
+}
+
+/* A payload that may be marked: notes when it was seen.  Not 0: it lies in a chunk. */
+static uint32_t rx_marked(struct xr_shm_rx *rx, uint32_t flags, uint32_t seq)
+{
+	if (xr_unlikely(flags & XR_SLOT_TRACED) && rx->traced != seq) {
+		rx->traced = seq;
+		rx->traced_ns = xr_now_ns();
+	}
+	return flags & XR_SLOT_REF;
 }
 
 /* 1: view filled; 0: nothing; -EPROTO.  *byte may be at the end of an open slot. */
@@ -42,7 +53,7 @@ static int rx_look(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte, struct x
 			v->arg = s->arg;
 			return 1;
 		}
-		if (!(v->flags & XR_SLOT_REF)) {
+		if (!(v->flags & (XR_SLOT_REF | XR_SLOT_TRACED)) || !rx_marked(rx, v->flags, *seq)) {
 			len = XR_HEAD_LEN(h);
 			if (len > XR_SLOT_INLINE || len <= *byte)
 				return -EPROTO;
@@ -193,6 +204,24 @@ int xr_shm_rx_wants_notice(struct xr_shm_rx *rx, uint32_t *waiter)
 	rx->tx_arm_seen = (uint32_t)a;
 	*waiter = XR_TXARM_WAITER(a);
 	return *waiter != 0;
+}
+
+int xr_shm_rx_box(const struct xr_shm_rx *rx, struct xr_shm_box *box)
+{
+	/* acquire: pairs with the release in tx_box */
+	uint32_t seq = xr_load_acquire(&rx->dir->box_seq), i;
+	uint64_t words[XR_BOX_WORDS];
+
+	if (!seq || seq & 1)
+		return 0;
+	for (i = 0; i < XR_BOX_WORDS; i++)
+		words[i] = xr_load_relaxed(&rx->dir->box[i]);
+	/* the words before the second look */
+	atomic_thread_fence(memory_order_acquire);
+	if (xr_load_relaxed(&rx->dir->box_seq) != seq)
+		return 0;
+	memcpy(box, words, sizeof(words));
+	return 1;
 }
 
 void xr_shm_rx_arm(struct xr_shm_rx *rx, uint32_t waiter)

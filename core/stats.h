@@ -31,8 +31,8 @@
  * the slot's sequence number: odd while they change.
  */
 #define XR_STATS_MAGIC	 0x3153414d44525858ull /* "XXRDMAS1" in little-endian order */
-#define XR_STATS_VERSION 5
-#define XR_STATS_TUNES	4u /* settings that operators can change: tune.h */
+#define XR_STATS_VERSION 6
+#define XR_STATS_TUNES	5u /* settings that operators can change: tune.h */
 #define XR_STATS_COUNTER_ROOM 128 /* counters and reasons each; grow into the room */
 #define XR_STATS_FLOWS_OFF    4096
 #define XR_STATS_BELL	 ".bell" /* the FIFO beside the file: wakes the process to look at `control` */

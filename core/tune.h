@@ -13,6 +13,7 @@
 
 static const uint8_t xr_tune_key[XR_STATS_TUNES] = {
 	XR_KEY_SPIN, XR_KEY_UPGRADE_TURNS, XR_KEY_UPGRADE_BYTES, XR_KEY_RETURN_AFTER,
+	XR_KEY_TRACE_SAMPLE,
 };
 
 /* Of a process's own settings: another thread may change it.  Relaxed: it orders nothing. */

@@ -124,6 +124,8 @@ struct xr_flow {
 	uint32_t tx_kfin;		/* kernel shutdown(SHUT_WR) done */
 	uint64_t tx_checked;		/* cycle count of the last look at the kernel socket */
 	struct xr_shm_tx tx;
+	/* a traced send that is not consumed (flow_trace.c): its end in the stream of the ring, 0: none; its number */
+	uint64_t trace_end, trace_no;
 
 	/* fabric attachment: set with both locks held, constant while XR_PATH_FABRIC */
 	struct xr_shm_link *link __attribute__((aligned(XR_CACHELINE)));
@@ -477,6 +479,16 @@ static inline uint32_t xr_flow_peer_state(struct xr_flow *f)
 	return xr_load_acquire(&f->rx.dir->state);
 }
 
+/* ---- tracing (flow_trace.c); off, it costs a comparison per send ------------ */
+
+/* As xr_shm_tx_send(), for a process that traces; `last`: the program is told what was taken.  tx_lock held. */
+ssize_t xr_flow_trace_send(struct xr_flow *f, const struct iovec *iov, int cnt, size_t skip, size_t len,
+			   int last);
+/* As xr_shm_rx_commit(), when rx.traced says that a traced send was seen.  rx_lock held. */
+int xr_flow_trace_commit(struct xr_flow *f);
+/* Has the peer consumed what was traced?  tx_lock held. */
+void xr_flow_trace_settle(struct xr_flow *f);
+
 /* ---- upgrade (upgrade.c) ------------------------------------------------- */
 
 /*
@@ -527,6 +539,8 @@ enum xr_action xr_flow_rule(const struct xr_flow *f, const struct sockaddr *loca
 			    const struct sockaddr *peer);
 /* Opens the statistics segment, if the configuration wants one: the process shows in xr-stat. */
 void xr_policy_publish(void);
+/* Opens the ring of trace records, unless the process may not.  0 or -errno. */
+int xr_policy_trace(void);
 /* Counts a connection that has no flow. */
 void xr_policy_unlisted(enum xr_reason why);
 /* Makes the flow visible to xr-stat; opens the statistics segment at first use. */

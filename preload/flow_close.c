@@ -248,6 +248,10 @@ void xr_flow_last_close(struct xr_flow *f, int fd)
 	if (f->up)
 		xr_upgrade_abort(f, fd, XR_REASON_CLOSED);
 	xr_flow_stats_last(f, fd);
+	if (xr_unlikely(f->trace_end) && !xr_lock(&f->tx_lock)) {
+		xr_flow_trace_settle(f);
+		xr_unlock(&f->tx_lock);
+	}
 	if (f->link && f->owner_pid == xr_getpid()) {
 		if (xr_flow_holders(f) == 1)
 			soon = close_sole(f, fd);

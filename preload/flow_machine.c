@@ -179,6 +179,7 @@ int xr_flow_tx_start(struct xr_flow *f, uint64_t written)
 	if (r)
 		return r;
 	f->tx_state = XR_TX_RING;
+	f->trace_end = 0;
 	f->reason = XR_REASON_NONE;
 	xr_stats_tx_base(f->st, xr_flow_fabric(f));
 	return 0;

@@ -13,6 +13,7 @@
 #include "log.h"
 #include "mem.h"
 #include "ready.h"
+#include "tune.h"
 
 /*
  * A dead peer does not read, and TCP would answer the second write to it with EPIPE:
@@ -194,7 +195,8 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 			n = xr_flow_take_error(f);
 			return tx_reset(f, n ? -n : tx_tcp(f, fd, iov, cnt, skip, flags));
 		}
-		n = xr_shm_tx_send(&f->tx, iov, cnt, skip, len);
+		n = xr_likely(!xr_tuned(&xr_cfg.trace_sample)) ? xr_shm_tx_send(&f->tx, iov, cnt, skip, len) :
+			xr_flow_trace_send(f, iov, cnt, skip, len, f->nonblock || (flags & MSG_DONTWAIT));
 		if (n > 0) {
 			xr_stats_tx(f->st, xr_flow_fabric(f), (uint64_t)n);
 			if (f->tx.way)

@@ -14,6 +14,7 @@
 #include "log.h"
 #include "mem.h"
 #include "process.h"
+#include "trace.h"
 #include "upgrade.h"
 
 static char policy_program[4096];	/* path of the executable; written once by each first caller */
@@ -75,6 +76,13 @@ void xr_policy_publish(void)
 		 xr_cas(&told, &no, 1))
 		xr_warn("stats_dir %s: %s: xr-stat does not show this process", xr_cfg.stats_dir,
 			xr_error_text(r));
+}
+
+int xr_policy_trace(void)
+{
+	if (!xr_cfg.stats || xr_process_passed() || xr_vfork_depth)
+		return -EPERM;
+	return xr_trace_open(xr_cfg.stats_dir, XR_TRACE_FLOWS, policy_name() ? policy_name() : policy_exe());
 }
 
 void xr_policy_unlisted(enum xr_reason why)

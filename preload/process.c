@@ -11,6 +11,7 @@
 #include "relay.h"
 #include "signals.h"
 #include "spare.h"
+#include "trace.h"
 
 struct xr_config xr_cfg;
 XR_FORK_DATA int xr_active;
@@ -103,6 +104,7 @@ void xr_process_child(void)
 	xr_process_forked();
 	xr_care_forked();
 	xr_stats_after_fork();
+	xr_trace_forked();
 	xr_signal_forked();
 	xr_flow_forked();
 	xr_helper_forked();
@@ -203,6 +205,8 @@ void xr_process_exit(void)
 	xr_care_reap();
 	xr_flow_exit();
 	xr_control_close();
+	/* before the statistics, which take the directory with them */
+	xr_trace_close();
 	xr_stats_close();
 }
 

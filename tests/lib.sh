@@ -5,7 +5,7 @@
 
 # Without these nothing can be built or tested.
 PACKAGES_BUILD=(autoconf automake gcc libc6-dev libcmocka-dev libibverbs-dev libjansson-dev librdmacm-dev libtool make
-	nettle-dev pkg-config)
+	nettle-dev pkg-config systemtap-sdt-dev)
 PACKAGES_TEST=(mandoc python3 python3-pytest python3-pytest-timeout python3-pytest-xdist)
 # Programs that tests drive; a test whose program is missing is skipped and counted as such.
 PACKAGES_APPS=(apache2-utils curl erlang-base haproxy iperf3 iproute2 memcached mosquitto

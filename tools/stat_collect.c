@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/config.h"
+#include "core/trace.h"
 #include "stat.h"
 
 #define PREFIX "xrdma-"
@@ -78,21 +79,25 @@ static bool abandoned(int dirfd, const char *name, pid_t pid, uint64_t start)
 	       time(NULL) - st.st_mtime > NEWBORN_SECONDS && xr_segment_gone(pid, start);
 }
 
-/* The FIFO beside the segment of a process that died. */
-static void sweep_bell(int dirfd, const char *name, uid_t uid)
+/* What lies beside the segment of a process that died: the FIFO, and with it its traces. */
+static void sweep_beside(const struct xr_stat_options *opt, int dirfd, const char *name, uid_t uid)
 {
-	size_t len = strlen(name), suffix = strlen(XR_STATS_BELL);
+	static const char *const suffixes[] = {XR_STATS_BELL, XR_TRACE_FLOWS, XR_TRACE_CHANNELS};
+	const char *dot = strchr(name, '.');
 	char segment[64];
 	uint64_t start;
 	pid_t pid;
 
-	if (len <= suffix || len - suffix >= sizeof(segment) ||
-	    strcmp(name + len - suffix, XR_STATS_BELL))
+	dot = dot ? strchr(dot + 1, '.') : NULL;
+	if (!dot || (size_t)(dot - name) >= sizeof(segment))
 		return;
-	snprintf(segment, sizeof(segment), "%.*s", (int)(len - suffix), name);
-	if (may_remove(uid) && !xr_segment_name(segment, &pid, &start) &&
-	    xr_segment_gone(pid, start))
-		unlinkat(dirfd, name, 0);
+	for (size_t i = 0; i < sizeof(suffixes) / sizeof(suffixes[0]); i++) {
+		if (strcmp(dot, suffixes[i]) || (i && opt->dead))
+			continue;
+		snprintf(segment, sizeof(segment), "%.*s", (int)(dot - name), name);
+		if (may_remove(uid) && !xr_segment_name(segment, &pid, &start) && xr_segment_gone(pid, start))
+			unlinkat(dirfd, name, 0);
+	}
 }
 
 static int add(struct xr_stat_set *set, const struct xr_segment *seg)
@@ -124,7 +129,7 @@ static int collect_dir(const struct xr_stat_options *opt, const char *dirname, i
 		pid_t pid;
 		int got;
 
-		sweep_bell(dirfd, de->d_name, uid);
+		sweep_beside(opt, dirfd, de->d_name, uid);
 		if (xr_segment_name(de->d_name, &pid, &start))
 			continue;
 		got = xr_segment_read(dirfd, de->d_name, &seg, &why);
@@ -161,7 +166,7 @@ static int collect_dir(const struct xr_stat_options *opt, const char *dirname, i
 		} else if (seg.life == XR_SEGMENT_DEAD && !opt->dead) {
 			xr_segment_free(&seg);
 		} else {
-			snprintf(seg.file, sizeof(seg.file), "%s", de->d_name);
+			snprintf(seg.file, sizeof(seg.file), "%.47s", de->d_name);
 			err = add(set, &seg);
 		}
 	}

@@ -53,7 +53,7 @@ static const struct argp_option options[] = {
 	 "take connections back to TCP, now, and keep them there; open ones and new ones", 4},
 	{"return", OPT_RETURN, 0, 0, "let them leave TCP again, when they next carry data", 4},
 	{"set", OPT_SET, "NAME=VALUE", 0,
-	 "change a setting of the programs, now: spin, upgrade_turns, upgrade_bytes, return_after", 4},
+	 "change a setting of the programs, now: spin, upgrade_turns, upgrade_bytes, return_after, trace_sample", 4},
 	{"wait", OPT_WAIT, "SECS", 0, "how long --retreat may take (default 5)", 4},
 	{0},
 };
@@ -101,7 +101,8 @@ static void set(struct xr_stat_options *opt, const char *arg, struct argp_state 
 		opt->tunes = true;
 		return;
 	}
-	argp_error(state, "'%s' is not NAME=VALUE of spin, upgrade_turns, upgrade_bytes or return_after", arg);
+	argp_error(state, "'%s' is not NAME=VALUE of spin, upgrade_turns, upgrade_bytes, return_after or "
+		   "trace_sample", arg);
 }
 
 static int whole_number(const char *arg, long min, const char *what, struct argp_state *state)

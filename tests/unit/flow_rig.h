@@ -40,6 +40,9 @@ _Atomic uint32_t xr_control_seen, xr_control_tune_seen;
 
 void xr_upgrade_step(struct xr_flow *f, int fd) { (void)f, (void)fd; }
 void xr_upgrade_abort(struct xr_flow *f, int fd, enum xr_reason why) { (void)f, (void)fd, (void)why; }
+#ifndef FLOW_RIG_TRACE
+int xr_policy_trace(void) { return -EPERM; }
+#endif
 void xr_flow_list(struct xr_flow *f, int fd) { (void)f, (void)fd; }
 void xr_flow_stats_last(struct xr_flow *f, int fd) { (void)f, (void)fd; }
 int xr_control_holds(const struct xr_flow *f) { (void)f; return 0; }

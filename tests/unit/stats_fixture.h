@@ -47,7 +47,7 @@ static int teardown(void **state)
 	return system(command);
 }
 
-static const struct sockaddr *v4(uint16_t port)
+static inline const struct sockaddr *v4(uint16_t port)
 {
 	static struct sockaddr_in in[4];
 	static int next;

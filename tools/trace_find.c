@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Finds the trace records of all processes; see trace.h. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "trace.h"
+
+#define PREFIX "xrdma-"
+
+static int add(struct xr_trace_set *set, const struct xr_trace_file *f)
+{
+	struct xr_trace_file *more = reallocarray(set->file, set->n + 1, sizeof(*more));
+
+	if (!more)
+		return -ENOMEM;
+	set->file = more;
+	set->file[set->n++] = *f;
+	return 0;
+}
+
+static void complain(struct xr_trace_set *set, const char *dir, const char *name, const char *why)
+{
+	fprintf(stderr, "xr-trace: %s%s%s: %s\n", dir, *dir ? "/" : "", name, why);
+	set->errors++;
+}
+
+/* Belongs to the user in its name, and nobody else can write there. */
+static int open_user_dir(int base, const char *name, uid_t *uid)
+{
+	struct stat st;
+	char *end;
+	unsigned long owner = strtoul(name + strlen(PREFIX), &end, 10);
+	int fd;
+
+	if (*end || end == name + strlen(PREFIX))
+		return -EINVAL;
+	fd = openat(base, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (fstat(fd, &st) || st.st_uid != owner || (st.st_mode & 022)) {
+		close(fd);
+		return -EACCES;
+	}
+	*uid = st.st_uid;
+	return fd;
+}
+
+static int find_in(const struct xr_trace_options *opt, const char *dirname, int dirfd, uid_t uid,
+		   struct xr_trace_set *set)
+{
+	bool ours = uid == geteuid() || !geteuid(), channels;
+	struct dirent *de;
+	DIR *dir = fdopendir(dirfd);
+	int err = 0;
+
+	if (!dir) {
+		close(dirfd);
+		return -errno;
+	}
+	while (!err && (de = readdir(dir))) {
+		struct xr_trace_file f;
+		const char *why = "";
+		uint64_t start;
+		pid_t pid;
+		int got;
+
+		if (xr_trace_name(de->d_name, &pid, &start, &channels))
+			continue;
+		got = xr_trace_read(dirfd, de->d_name, &f, &why);
+		if (got == -ENOENT || got == -EAGAIN)
+			continue;
+		/* what a crash left goes, unless it is asked for; of another version its name says whose it was */
+		if (!opt->dead && ours && (got == -EPROTONOSUPPORT ? xr_segment_gone(pid, start) :
+					   !got && f.life == XR_SEGMENT_DEAD && f.pid == pid)) {
+			unlinkat(dirfd, de->d_name, 0);
+			if (!got)
+				xr_trace_file_free(&f);
+			continue;
+		}
+		if (got || f.pid != pid) {
+			complain(set, dirname, de->d_name, got ? why : "claims another process");
+			if (!got)
+				xr_trace_file_free(&f);
+		} else if (f.life == XR_SEGMENT_DEAD && !opt->dead) {
+			xr_trace_file_free(&f);
+		} else {
+			f.channels = channels;
+			err = add(set, &f);
+		}
+	}
+	closedir(dir);
+	return err;
+}
+
+/* Files that were named, of another host for one. */
+static int find_files(const struct xr_trace_options *opt, struct xr_trace_set *set)
+{
+	int err = 0;
+
+	for (char **p = opt->files; *p && !err; p++) {
+		const char *suffix = strrchr(*p, '.');
+		struct xr_trace_file f;
+		const char *why = "";
+
+		if (xr_trace_read(AT_FDCWD, *p, &f, &why)) {
+			complain(set, "", *p, why);
+			continue;
+		}
+		f.channels = suffix && !strcmp(suffix, XR_TRACE_CHANNELS);
+		err = add(set, &f);
+	}
+	return err;
+}
+
+int xr_trace_find(const struct xr_trace_options *opt, struct xr_trace_set *set)
+{
+	struct dirent *de;
+	DIR *base;
+	int err = 0;
+
+	memset(set, 0, sizeof(*set));
+	if (opt->files && *opt->files)
+		return find_files(opt, set);
+	base = opendir(opt->base);
+	if (!base)
+		return -errno;
+	while (!err && (de = readdir(base))) {
+		char name[512];
+		uid_t uid = 0;
+		int fd;
+
+		if (strncmp(de->d_name, PREFIX, strlen(PREFIX)))
+			continue;
+		fd = open_user_dir(dirfd(base), de->d_name, &uid);
+		if (fd < 0)
+			continue; /* not a directory of ours, or not ours to read */
+		snprintf(name, sizeof(name), "%s/%s", opt->base, de->d_name);
+		err = find_in(opt, name, fd, uid, set);
+		if (!opt->dead && (uid == geteuid() || !geteuid()))
+			unlinkat(dirfd(base), de->d_name, AT_REMOVEDIR);
+	}
+	closedir(base);
+	return err;
+}
+
+void xr_trace_set_free(struct xr_trace_set *set)
+{
+	for (size_t i = 0; i < set->n; i++)
+		xr_trace_file_free(&set->file[i]);
+	free(set->file);
+	memset(set, 0, sizeof(*set));
+}

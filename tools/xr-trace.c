@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* xr-trace(1): where the time of messages went. */
+#include <argp.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/config.h"
+#include "core/xrdma.h"
+#include "trace.h"
+
+enum {
+	EXIT_SHOWN,
+	EXIT_PARTLY,
+	EXIT_TROUBLE,
+};
+
+enum {
+	OPT_OTLP = 0x1000,
+	OPT_PID,
+	OPT_PROGRAM,
+	OPT_DIR,
+	OPT_DEAD,
+	OPT_ID,
+};
+
+static const struct argp_option options[] = {
+	{"connections", 'c', 0, 0, "a line per connection and direction", 1},
+	{"messages", 'm', 0, 0, "a line per message", 1},
+	{"waterfall", 'W', 0, 0, "a picture of each message", 1},
+	{"last", 'n', "N", 0, "so many messages, the latest (10; 0: all)", 1},
+	{"watch", 'w', "SECS", 0, "again every SECS seconds", 1},
+	{"json", 'j', 0, 0, "everything as JSON", 2},
+	{"otlp", OPT_OTLP, 0, 0, "spans of OpenTelemetry, as OTLP/JSON", 2},
+	{"pid", OPT_PID, "PID", 0, "only messages from or to this process", 3},
+	{"program", OPT_PROGRAM, "GLOB", 0, "only messages from or to programs of this name", 3},
+	{"id", OPT_ID, "HEX", 0, "only messages whose trace id begins so", 3},
+	{"dead", OPT_DEAD, 0, 0, "also what crashed processes left, without removing it", 3},
+	{"dir", OPT_DIR, "DIR", 0, "the stats_dir of the programs to look at", 3},
+	{0},
+};
+
+static const char doc[] =
+	"Show where the time of messages went that programs under xrdma, or on libxrdma, have traced: "
+	"by default percentiles over all of them. With FILE: of records that were copied from elsewhere, instead of "
+	"those of this host."
+	"\vThe setting trace_sample makes programs trace; xr-stat --set trace_sample=100 does so while they run.\n"
+	"Exit status: 0 all shown, 1 something could not be read, 2 trouble.";
+
+static double seconds(const char *arg, struct argp_state *state)
+{
+	char *end;
+	double v = strtod(arg, &end);
+
+	if (end == arg || *end || !(v >= 0.05 && v <= 86400))
+		argp_error(state, "'%s' is not a number of seconds from 0.05 to 86400", arg);
+	return v;
+}
+
+static unsigned int whole_number(const char *arg, long min, const char *what, struct argp_state *state)
+{
+	char *end;
+	long v = strtol(arg, &end, 10);
+
+	if (end == arg || *end || v < min || v > 1 << 30)
+		argp_error(state, "'%s' is not a %s", arg, what);
+	return (unsigned int)v;
+}
+
+static const char *hex(const char *arg, struct argp_state *state)
+{
+	size_t n = strspn(arg, "0123456789abcdef");
+
+	if (!n || arg[n] || n > 32)
+		argp_error(state, "'%s' is not 1 to 32 hexadecimal digits", arg);
+	return arg;
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct xr_trace_options *opt = state->input;
+
+	switch (key) {
+	case 'c':
+		opt->connections = true;
+		return 0;
+	case 'm':
+		opt->messages = true;
+		return 0;
+	case 'W':
+		opt->waterfall = true;
+		return 0;
+	case 'n':
+		opt->last = whole_number(arg, 0, "number", state);
+		if (!opt->last)
+			opt->last = 1u << 30;
+		return 0;
+	case 'w':
+		opt->watch = seconds(arg, state);
+		return 0;
+	case 'j':
+		opt->json = true;
+		return 0;
+	case OPT_OTLP:
+		opt->otlp = true;
+		return 0;
+	case OPT_PID:
+		opt->pid = (pid_t)whole_number(arg, 1, "process id", state);
+		return 0;
+	case OPT_PROGRAM:
+		opt->program = arg;
+		return 0;
+	case OPT_ID:
+		opt->id = hex(arg, state);
+		return 0;
+	case OPT_DEAD:
+		opt->dead = true;
+		return 0;
+	case OPT_DIR:
+		opt->dir = arg;
+		return 0;
+	case ARGP_KEY_ARGS:
+		opt->files = state->argv + state->next;
+		return 0;
+	case ARGP_KEY_END:
+		if (opt->json + opt->otlp + opt->connections + opt->messages + opt->waterfall > 1)
+			argp_error(state, "-c, -m, -W, -j and --otlp exclude each other");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static void print_version(FILE *f, struct argp_state *state)
+{
+	(void)state;
+	fprintf(f, "xr-trace (xrdma) %s\n", xrdma_version());
+}
+
+static bool end_wanted(const struct xr_trace_options *opt, const struct xr_trace_end *e)
+{
+	return e->file && (!opt->pid || opt->pid == e->file->pid) &&
+	       (!opt->program || xr_glob(opt->program, e->file->program));
+}
+
+bool xr_trace_wanted(const struct xr_trace_options *opt, const struct xr_trace_msg *m)
+{
+	char id[33];
+
+	xr_trace_id_text(m->id, id);
+	return (!opt->id || !strncmp(id, opt->id, strlen(opt->id))) &&
+	       (end_wanted(opt, &m->sender) || end_wanted(opt, &m->receiver));
+}
+
+/* A screenful: no line wraps, none scrolls away. */
+static void show_screen(const char *text)
+{
+	struct winsize ws = {0};
+	int rows, columns;
+
+	ioctl(STDOUT_FILENO, TIOCGWINSZ, &ws);
+	rows = ws.ws_row ? ws.ws_row : 24;
+	columns = ws.ws_col ? ws.ws_col : 80;
+	fputs("\033[H\033[J", stdout);
+	for (int row = 1; row < rows && *text; row++) {
+		int len = (int)strcspn(text, "\n");
+
+		printf("%.*s\n", len < columns ? len : columns, text);
+		text += len + (text[len] == '\n');
+	}
+}
+
+static int print(FILE *out, const struct xr_trace_options *opt, const struct xr_trace_set *set)
+{
+	struct xr_trace_msgs msgs;
+	size_t kept = 0;
+	int err = xr_trace_join(set, &msgs);
+
+	if (err)
+		return err;
+	for (size_t i = 0; i < msgs.n; i++)
+		if (xr_trace_wanted(opt, &msgs.msg[i]))
+			msgs.msg[kept++] = msgs.msg[i];
+	msgs.n = kept;
+	if (opt->json)
+		err = xr_trace_json(out, set, &msgs);
+	else if (opt->otlp)
+		err = xr_trace_otlp(out, set, &msgs);
+	else
+		err = xr_trace_show(out, opt, set, &msgs);
+	free(msgs.msg);
+	return err;
+}
+
+static int once(const struct xr_trace_options *opt, bool screen)
+{
+	struct xr_trace_set set;
+	char *text = NULL;
+	size_t size;
+	FILE *out = screen ? open_memstream(&text, &size) : stdout;
+	int err = out ? xr_trace_find(opt, &set) : -ENOMEM, status = EXIT_SHOWN;
+
+	if (err) {
+		fprintf(stderr, "xr-trace: %s: %s\n", opt->base, strerror(-err));
+		return EXIT_TROUBLE;
+	}
+	err = print(out, opt, &set);
+	if (err) {
+		fprintf(stderr, "xr-trace: %s\n", strerror(-err));
+		status = EXIT_TROUBLE;
+	} else if (set.errors) {
+		status = EXIT_PARTLY;
+	}
+	xr_trace_set_free(&set);
+	if (screen && !fclose(out)) {
+		show_screen(text);
+		free(text);
+	}
+	if (fflush(stdout) || ferror(stdout)) {
+		fprintf(stderr, "xr-trace: standard output: %s\n", strerror(errno));
+		status = EXIT_TROUBLE;
+	}
+	return status;
+}
+
+/* Of all mistakes, those that make us look in the wrong place. */
+static void where_to_look(void *arg, const char *where, unsigned int line, const char *msg)
+{
+	(void)arg;
+	if (strncmp(msg, "stats_dir", 9) && strncmp(msg, "not read", 8))
+		return;
+	if (line)
+		fprintf(stderr, "xr-trace: %s:%u: %s\n", where, line, msg);
+	else
+		fprintf(stderr, "xr-trace: %s: %s\n", where, msg);
+}
+
+int main(int argc, char **argv)
+{
+	static struct xr_config cfg;
+	struct xr_trace_options opt = {.last = 10};
+	const struct argp argp = {.options = options, .parser = parse, .args_doc = "[FILE...]", .doc = doc};
+	struct timespec pause;
+	bool screen;
+	int status;
+
+	argp_err_exit_status = EXIT_TROUBLE;
+	argp_program_version_hook = print_version;
+	argp_parse(&argp, argc, argv, 0, NULL, &opt);
+	xr_config_load(&cfg, NULL, environ, where_to_look, NULL);
+	opt.base = opt.dir ? opt.dir : cfg.stats_dir;
+	screen = opt.watch > 0 && !opt.json && !opt.otlp && isatty(STDOUT_FILENO);
+	pause.tv_sec = (time_t)opt.watch;
+	pause.tv_nsec = (long)((opt.watch - (double)pause.tv_sec) * 1e9);
+	for (;;) {
+		status = once(&opt, screen);
+		if (!(opt.watch > 0) || status == EXIT_TROUBLE)
+			return status;
+		nanosleep(&pause, NULL);
+		if (!screen && !opt.json && !opt.otlp)
+			putchar('\n');
+	}
+}
