@@ -46,8 +46,11 @@ class Pair:
         self.all = {**os.environ, **self.env}
         self.server = Proc(["/usr/bin/python3", "-c", SERVER], shim=True, env=self.env)
         self.client = Proc(["/usr/bin/python3", "-c", CLIENT, self.server.line()], shim=True, env=self.env)
-        self.ask(20)
-        until(lambda: [f["carrier"] for f in flows_of(self.all)] == ["shm", "shm"], what="both ends on shm")
+        until(self.moved, what="both ends on shm")
+
+    def moved(self):
+        self.ask(5)
+        return [f["carrier"] for f in flows_of(self.all)] == ["shm", "shm"]
 
     def ask(self, n):
         self.client.say("%d\n" % n)
