@@ -80,7 +80,8 @@
 	X(QP_CACHE_HITS, "qp_cache_hits", "upgrades over queues that a connection had used before")  \
 	X(QP_CACHE_MISSES, "qp_cache_misses", "upgrades over new queues")                            \
 	X(LINKS_MADE, "links_made", "times that memory was shared anew with another process")       \
-	X(LINKS_REUSED, "links_reused", "times that memory kept from former connections was found good") \
+	X(LINKS_REUSED, "links_reused",                                                            \
+	  "times that memory kept for some seconds after the last connection was found good") \
 	X(KEEPALIVE_PROBES, "keepalive_probes", "looks at the other end of connections that were idle")
 
 enum xr_stat {

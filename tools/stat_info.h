@@ -24,6 +24,11 @@
 	X("window", "bytes/bytes", "most that may be under way; only the sender's is known")       \
 	X("slots", "N/N", "message slots of the ring, towards the peer and from it")               \
 	X("credits", "N/N", "of these free now; only the sender's are known")                      \
-	X("rnr", "N/N", "times that a send found no free slot or no window")
+	X("rnr", "N/N", "times that a send found no free slot or no window") \
+	X("rendezvous", "N", "of the messages sent, those that were too long for a slot: the "     \
+	  "receiver fetched them from memory of the sender")                                       \
+	X("coalesced", "N", "of the messages sent, those that were added to one that the receiver " \
+	  "had not come to yet")                                                                   \
+	X("probes", "N", "looks at the other end while nothing came from there")
 
 #endif /* XR_STAT_INFO_H */
