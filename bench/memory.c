@@ -156,7 +156,7 @@ static void line(int json, const char *when, struct held h)
 int main(int argc, char **argv)
 {
 	static const struct xrdma_callbacks callbacks = { .accepted = on_accepted, .message = on_message };
-	struct rlimit files = { 65536, 65536 };
+	struct rlimit files;
 	uint32_t n = 500, i;
 	int c, json = 0;
 	double tcp;
@@ -173,7 +173,10 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: xr-memory [-n CHANNELS] [-j]\n  -n  1..%u (500)   -j  JSON\n", MOST);
 		return 2;
 	}
-	if (setrlimit(RLIMIT_NOFILE, &files))
+	if (getrlimit(RLIMIT_NOFILE, &files))
+		return 1;
+	files.rlim_cur = files.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &files) || files.rlim_cur < 8 * n)
 		n = n < 200 ? n : 200;
 	snprintf(name, sizeof(name), "xr-memory.%d", (int)getpid());
 	if (xrdma_context_create(&server, "shm", &callbacks, NULL) ||

@@ -269,6 +269,24 @@ static void context_pace(struct xrdma_context *ctx)
 		xr_channel_progress(ch);
 }
 
+/* 1: this round looks at connections, timers and memory that rests, which takes system calls. */
+static int context_looks(struct xrdma_context *ctx)
+{
+	uint64_t now;
+
+	if (ctx->rounds++ % XR_CONTEXT_EVENTS)
+		return 0;
+	now = xr_cycles();
+	/* the first round after a sleep always does */
+	if (ctx->useful && ctx->rounds > 1 && now - ctx->looked < XR_CONTEXT_BUSY) {
+		ctx->useful = 0;
+		return 0;
+	}
+	ctx->useful = 0;
+	ctx->looked = now;
+	return 1;
+}
+
 int xr_context_poll(struct xrdma_context *ctx)
 {
 	struct xrdma_channel *ch;
@@ -277,9 +295,8 @@ int xr_context_poll(struct xrdma_context *ctx)
 	if (ctx->polling)
 		return -EBUSY;
 	ctx->polling = 1;
-	/* system calls: a program that spins looks at them now and then only */
 	n = 0;
-	if (!(ctx->rounds++ % XR_CONTEXT_EVENTS)) {
+	if (xr_unlikely(context_looks(ctx))) {
 		n = context_events(ctx);
 		if (xr_unlikely(ctx->keepalive))
 			xr_keepalive(ctx);
@@ -287,6 +304,7 @@ int xr_context_poll(struct xrdma_context *ctx)
 			xr_rest(ctx);
 	}
 	n += context_complete(ctx);
+	ctx->useful += n > 0;
 	if (!n && ctx->owing) {
 		ctx->owing = 0;
 		for (ch = ctx->channels; ch; ch = ch->next)

@@ -19,7 +19,8 @@
 #include "xrdma.h"
 
 #define XR_CONTEXT_CQE	16384u
-#define XR_CONTEXT_EVENTS 64u	/* rounds of a spinning program between two looks at connections */
+#define XR_CONTEXT_EVENTS 64u	/* rounds of a spinning program between two looks at connections ... */
+#define XR_CONTEXT_BUSY	2500000u	/* ... and cycles, about a ms, while messages keep it busy */
 
 struct xr_listener {
 	struct xr_listener *next;
@@ -55,7 +56,8 @@ struct xrdma_context {
 	uint8_t gone;		/* the device is gone for good: nothing new will succeed */
 	/* of a user inside the library: 0 refuses a connection before anything is made for it; NULL: none is */
 	int (*admit)(struct xrdma_context *ctx, const struct xr_cm_event *ev);
-	uint32_t rounds;
+	uint32_t rounds, useful;	/* since the program slept; with messages, of the last XR_CONTEXT_EVENTS */
+	uint64_t looked;		/* cycle count of the last look at connections */
 	int timer;		/* for keepalive, for pauses and for rest, in epoll */
 	uint64_t timer_at;	/* ns: what it is set to */
 	uint64_t keepalive;	/* ns: when to look after the channels again; 0: never */

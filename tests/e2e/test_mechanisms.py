@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What bench/mechanisms says, where it is the same on every machine."""
+import json
+import os
+import subprocess
+
+import pytest
+
+import harness
+
+pytestmark = pytest.mark.timeout(120)
+MESSAGES = 1000000
+
+
+def measured(*argv, env=None):
+    p = subprocess.run([*argv], env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=100,
+                       check=False)
+    assert p.returncode == 0, (argv, p.stderr)
+    return json.loads(p.stdout)
+
+
+def test_a_message_on_a_channel_costs_no_allocation_and_no_lock():
+    """Nor a system call: what is left is the look at new connections, once a millisecond."""
+    got = measured(harness.find("bench/xr-mechanism"), "counts", str(MESSAGES))
+    assert got["messages"] == MESSAGES
+    assert got["allocations"] == 0 and got["mutexes"] == 0, got
+    assert got["system_calls"] < MESSAGES / 50, got
+    assert 0 < got["instructions"] < 8000, got
+
+
+def test_a_message_between_sockets_costs_no_system_call(tmp_path):
+    """Both ends in one thread, which never waits; plain TCP makes two for each."""
+    got = measured(*harness.run_prefix(), harness.find("bench/xr-mechanism"), "socket-counts", str(MESSAGES),
+                   env={"XRDMA_STATS_DIR": str(tmp_path)})
+    assert got["messages"] == MESSAGES
+    assert got["allocations"] == 0 and got["mutexes"] == 0, got
+    assert got["system_calls"] < MESSAGES / 1000, got
+    assert 0 < got["instructions"] < 3000, got
+    plain = measured(harness.find("bench/xr-mechanism"), "socket-counts", "1000")
+    assert plain["system_calls"] == 2000, plain
+
+
+def test_the_death_of_a_peer_is_told():
+    got = measured(harness.find("bench/xr-mechanism"), "death")
+    assert 0 <= got["killed_p50_us"] < 1000000, got
+    # three probes are missed after the first that is sent, and a probe is sent after an interval of silence
+    assert got["probes"] * got["keepalive_ms"] <= got["stopped_ms"] < 2000 * harness.PATIENCE, got
+
+
+def test_the_table():
+    rows = measured(os.path.join(harness.SOURCE, "bench/mechanisms"), "--build", harness.build_dir(), "--only", "incast",
+                    "--json")
+    assert rows and all(set(r) == {"mechanism", "here", "article", "differs"} for r in rows), rows
+    assert "256 to 1" in rows[0]["mechanism"] and "12 Gb/s" in rows[0]["article"], rows
