@@ -194,12 +194,6 @@ struct xr_epflow *xr_ep_flow(struct xr_flow *f, int make)
 	return ef;
 }
 
-int xr_ep_refuse(struct xr_flow *f)
-{
-	((struct xr_epflow *)f->priv->regs)->refuse = 1;
-	return 0;
-}
-
 void xr_ep_flow_free(struct xr_epflow *ef)
 {
 	pool_put(&pool_flow, ef);
@@ -528,5 +522,6 @@ void xr_epoll_forked(void)
 	pool_forget(&pool_reg);
 	pool_forget(&pool_flow);
 	pool_forget(&pool_link);
+	xr_ep_shared_forked();
 	xr_waiter_forked();
 }

@@ -18,6 +18,8 @@
  *	none	armed: the peer writes a completion entry when something happens; or
  *		nothing is wanted (a fired EPOLLONESHOT)
  *
+ * A flow in several files is armed for a waiter that all files share: epoll_shared.c.
+ *
  * Rest: before the last thread in epoll_wait sleeps or leaves others sleeping, all hot
  * registrations are armed and all links are told that the waiter sleeps.
  *
@@ -54,7 +56,7 @@ struct xr_epflow {
 	struct xr_epflow *next_free;
 	uint32_t gen;			/* xr_ep_gen of the process that made it */
 	uint8_t attached;		/* its registrations are in inner sets */
-	uint8_t refuse;			/* registered where it cannot be followed: never attach */
+	_Atomic uint8_t shared;		/* by several files: armed for the waiter that they share */
 	_Atomic uint8_t closed;		/* the flow is gone, whatever still refers to it */
 	_Atomic uint8_t missed;		/* a signal handler met a held lock: kick again */
 };
@@ -104,7 +106,9 @@ struct xr_eplink {
 	struct xr_shm_link *link;	/* referenced */
 	uint32_t nregs;
 	int bell;			/* in the inner set; -1: the peer is gone */
+	int shared;			/* as well, for flows in several files; -1: none of those */
 	uint8_t active;			/* not "sleeping": looked at by every epoll_wait */
+	uint8_t rang;			/* the shared bell did: xr_ep_shared_take */
 } __attribute__((aligned(64)));
 
 /* An epoll file.  Type-stable. */
@@ -114,6 +118,7 @@ struct xr_epoll {
 	_Atomic uint32_t plain;		/* threads in a real epoll_wait that know of no fabric */
 	_Atomic uint32_t dirty;		/* the inner set has something */
 	_Atomic uint32_t missed;	/* a signal handler met the held lock */
+	_Atomic uint32_t rang;		/* a link's shared bell did */
 	_Atomic uint32_t spinning;
 	uintptr_t lock_frame;
 	uint64_t token;
@@ -201,8 +206,6 @@ struct xr_epreg *xr_ep_bucket(struct xr_epoll *ep, struct xr_flow *f);
 void xr_ep_flow_free(struct xr_epflow *ef);
 /* The registration that a young flow keeps by itself becomes a record.  Under big.  0 or -errno. */
 int xr_ep_settle(struct xr_flow *f);
-/* It is registered where it cannot be followed, and never attached.  Under big.  0 */
-int xr_ep_refuse(struct xr_flow *f);
 /* A record, in the tables of both; NULL when memory is short. */
 struct xr_epreg *xr_ep_reg_new(struct xr_epoll *ep, struct xr_flow *f, struct xr_epflow *ef, int fd,
 			       const struct epoll_event *ev);
@@ -215,13 +218,39 @@ void xr_ep_reg_recycle(struct xr_epreg *r);
 /* Lets go of the file when nobody uses it any more; the file's lock is released. */
 void xr_ep_put(struct xr_epoll *ep);
 
+/* ---- epoll_inner.c ------------------------------------------------------- */
+
+int xr_ep_inner_make(struct xr_epoll *ep);
+/* The silent socket of a registration; the bell of a link for flows in several files. */
+int xr_ep_inner_add(struct xr_epreg *r);
+int xr_ep_inner_add_shared(struct xr_epoll *ep, struct xr_eplink *k, int bell);
+int xr_ep_link_get(struct xr_epoll *ep, struct xr_flow *f, struct xr_eplink **out);
+void xr_ep_link_put(struct xr_epoll *ep, struct xr_eplink *k);
+/* Takes what the inner set reports. */
+void xr_ep_take_inner(struct xr_epoll *ep);
+
+/* ---- epoll_shared.c: flows in several files ------------------------------ */
+
+/* The waiter that all files share; 0: there is none yet. */
+uint32_t xr_ep_shared_waiter(void);
+/* Its bell on the link lies in the inner set.  Both locks; -errno. */
+int xr_ep_shared_bell(struct xr_epoll *ep, struct xr_eplink *k);
+/* `ep`, which is locked, is about to have the flow as well.  Under big; -errno: nothing changed. */
+int xr_ep_share(struct xr_epflow *ef, struct xr_epoll *ep);
+/* It rang: somebody has to take what it says to all files.  The file's lock held. */
+void xr_ep_shared_rang(struct xr_epoll *ep, struct xr_eplink *k);
+/* Does that.  No lock held. */
+void xr_ep_shared_take(struct xr_epoll *ep);
+void xr_ep_shared_forked(void);
+
 /* ---- epoll_move.c: between the sets -------------------------------------- */
 
 /* Moves a registration into the inner set.  Under both locks.  -errno: nothing changed. */
 int xr_ep_reg_attach(struct xr_epreg *r, int in_outer);
 /* Out of the inner set and off the lists; the outer one is not touched.  Both locks. */
 void xr_ep_reg_leave(struct xr_epreg *r);
-void xr_ep_link_put(struct xr_epoll *ep, struct xr_eplink *k);
+/* All files of the flow look at it again.  Under big. */
+void xr_ep_flow_kick(struct xr_epflow *ef);
 /* An EPOLLONESHOT in the kernel's hands: 1 fired, 0 armed, -errno. */
 int xr_ep_reg_has_fired(const struct xr_epreg *r);
 /* An inherited epoll file is used by the child: its members go back to TCP. */
@@ -232,8 +261,6 @@ void xr_ep_adopt(struct xr_epoll *ep);
 void xr_ep_push(struct xr_epreg *r);
 void xr_ep_unlist(struct xr_epreg *r);
 void xr_ep_activate(struct xr_epoll *ep, struct xr_eplink *k);
-/* Takes what the inner set reports. */
-void xr_ep_take_inner(struct xr_epoll *ep);
 /* ep locked: looks for flows that changed without the bell being rung (xr_flow_unrung). */
 void xr_ep_patrol(struct xr_epoll *ep);
 /* 1 when there is something for xr_ep_collect. */

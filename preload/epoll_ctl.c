@@ -101,6 +101,10 @@ static int ctl_add_attached(struct xr_epoll *ep, struct xr_flow *f, struct xr_ep
 	}
 	if (r)
 		return -EEXIST;
+	/* before it is on record: it has nothing that could be armed anew */
+	e = xr_ep_share(ef, ep);
+	if (e)
+		return e;
 	r = xr_ep_reg_new(ep, f, ef, fd, ev);
 	if (!r)
 		return -ENOMEM;
@@ -132,8 +136,6 @@ static int ctl_add_plain(struct xr_epoll *ep, int epfd, struct xr_flow *f, struc
 	} else if (!ef || !xr_ep_reg_new(ep, f, ef, fd, ev)) {
 		return 1;
 	}
-	if (ev->events & EPOLLEXCLUSIVE)
-		ef->refuse = 1;
 	return 0;
 }
 
@@ -143,7 +145,7 @@ static int ctl_mod(int epfd, struct xr_epreg *r, int fd, struct epoll_event *ev)
 
 	if (r->attached) {
 		/* moved to a fabric since ctl_quick looked */
-		e = r->absent ? -ENOENT : ev->events & EPOLLEXCLUSIVE ? -EINVAL : 0;
+		e = r->absent ? -ENOENT : (ev->events | r->events) & EPOLLEXCLUSIVE ? -EINVAL : 0;
 	} else if (r->parked) {
 		e = sys_ctl_program(epfd, EPOLL_CTL_ADD, fd, ev);
 	} else {
@@ -188,8 +190,8 @@ static int ctl_flow(struct xr_epoll *ep, int epfd, int op, int fd, struct xr_flo
 }
 
 /*
- * A registration that keeps its flow on TCP: EPOLLEXCLUSIVE, an epoll file of which we
- * know nothing or that a parent shares, a second file.  No lock may be held here.
+ * A registration that keeps its flow on TCP: in an epoll file of which we know nothing or that a
+ * parent shares, or in several files with EPOLLEXCLUSIVE.  No lock may be held here.
  */
 static int ctl_keeps_tcp(struct xr_epoll *ep, struct xr_flow *f, const struct epoll_event *ev)
 {
@@ -204,12 +206,10 @@ static int ctl_keeps_tcp(struct xr_epoll *ep, struct xr_flow *f, const struct ep
 		return (xr_load_acquire(&f->path) & XR_PATH_FABRIC) != 0;
 	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC) || !ef || !ev)
 		return 0;
-	if (ev->events & EPOLLEXCLUSIVE)
-		return 1;
 	if (xr_ep_big_lock())
 		return 0;
 	for (r = ef->regs; r; r = r->flow_next)
-		if (r->ep != ep && !r->absent)
+		if (r->ep != ep && !r->absent && ((ev->events | r->events) & EPOLLEXCLUSIVE))
 			keep = 1;
 	xr_ep_big_unlock();
 	return keep;

@@ -3,199 +3,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/syscall.h>
-#include "control.h"
 #include "epoll.h"
 #include "fdtab.h"
 #include "log.h"
 #include "mem.h"
 #include "ready.h"
 
-/* What the silent socket of a fabric flow is watched for. */
-#define INNER_EVENTS	(EPOLLIN | EPOLLPRI | EPOLLOUT | EPOLLRDHUP | EPOLLET)
-
 /* The private bits of an epoll registration: all that is left of a fired EPOLLONESHOT. */
 #define PRIVATE_EVENTS	(EPOLLET | EPOLLONESHOT | EPOLLWAKEUP | EPOLLEXCLUSIVE)
-
-/* ---- the inner set ------------------------------------------------------- */
-
-static uint64_t inner_data(const void *p, uint32_t tag, uint16_t gen)
-{
-	/* objects are 64-byte aligned and below 2^48 */
-	return ((uint64_t)(uintptr_t)p << 16) | ((uint64_t)tag << 16) | gen;
-}
-
-#define TAG_REG		0u
-#define TAG_LINK	1u
-#define TAG_KICK	2u
-#define TAG_CONTROL	3u
-
-static int inner_make(struct xr_epoll *ep)
-{
-	long r;
-
-	if (ep->inner >= 0)
-		return 0;
-	ep->waiter = xr_waiter_get();
-	if (!ep->waiter)
-		return -ENOSPC;
-	/* of our own for the outer set: another thread may close the program's */
-	r = xr_sys3(SYS_fcntl, ep->epfd, F_DUPFD_CLOEXEC, 3);
-	if (r < 0)
-		goto put_waiter;
-	ep->outer = (int)r;
-	r = xr_fd_high(ep->outer);
-	if (r < 0)
-		goto close_outer;
-	ep->outer = (int)r;
-	r = xr_sys2(SYS_eventfd2, 0, EFD_NONBLOCK | EFD_CLOEXEC);
-	if (r < 0)
-		goto close_outer;
-	ep->kick = (int)r;
-	r = xr_fd_high(ep->kick);
-	if (r < 0)
-		goto close_kick;
-	ep->kick = (int)r;
-	r = xr_sys1(SYS_epoll_create1, EPOLL_CLOEXEC);
-	if (r < 0)
-		goto close_kick;
-	ep->inner = (int)r;
-	r = xr_fd_high(ep->inner);
-	if (r < 0)
-		goto close_inner;
-	ep->inner = (int)r;
-	r = xr_ep_sys_ctl(ep->inner, EPOLL_CTL_ADD, ep->kick, EPOLLIN | EPOLLET,
-			  inner_data(NULL, TAG_KICK, 0));
-	if (!r)
-		r = xr_ep_sys_ctl(ep->outer, EPOLL_CTL_ADD, ep->inner, EPOLLIN | EPOLLET,
-				  ep->token);
-	if (r)
-		goto close_inner;
-	/* an edge for each ring: it wakes, and hooks look at what is wanted by themselves */
-	if (xr_control_fd() >= 0)
-		xr_ep_sys_ctl(ep->inner, EPOLL_CTL_ADD, xr_control_fd(), EPOLLIN | EPOLLET,
-			      inner_data(NULL, TAG_CONTROL, 0));
-	return 0;
-
-close_inner:
-	xr_fd_close(ep->inner);
-	ep->inner = -1;
-close_kick:
-	xr_fd_close(ep->kick);
-	ep->kick = -1;
-close_outer:
-	xr_fd_close(ep->outer);
-	ep->outer = -1;
-put_waiter:
-	xr_waiter_put(ep->waiter);
-	ep->waiter = 0;
-	xr_info("no inner epoll set: error %d", (int)-r);
-	return (int)r;
-}
-
-void xr_ep_take_inner(struct xr_epoll *ep)
-{
-	struct epoll_event ev[64];
-	long i, n;
-
-	/* cleared first: whatever comes after it makes a new edge in the outer set */
-	xr_store_relaxed(&ep->dirty, 0);
-	do {
-		n = xr_sys6(SYS_epoll_pwait, ep->inner, ev, 64, 0, NULL, 8);
-		for (i = 0; i < n; i++) {
-			void *p = (void *)(uintptr_t)((ev[i].data.u64 >> 16) & ~63ull);
-			struct xr_epreg *r = p;
-
-			switch ((ev[i].data.u64 >> 16) & 63) {
-			case TAG_REG:
-				if (r->gen != (uint16_t)ev[i].data.u64 || !r->attached)
-					break;
-				r->kernel |= ev[i].events;
-				xr_ep_push(r);
-				break;
-			case TAG_LINK:
-				xr_ep_activate(ep, p);
-				break;
-			}
-		}
-	} while (n == 64);
-}
-
-/* ---- links --------------------------------------------------------------- */
-
-static int link_get(struct xr_epoll *ep, struct xr_flow *f, struct xr_eplink **out)
-{
-	struct xr_shm_link *l = xr_flow_link_get(f);
-	struct xr_eplink *k;
-	int r;
-
-	if (!l)
-		return -ENOLINK;
-	for (k = ep->links; k; k = k->next)
-		if (k->link == l)
-			goto found;
-	k = xr_ep_link_alloc();
-	if (!k) {
-		r = -ENOMEM;
-		goto unref;
-	}
-	k->link = l;
-	k->nregs = 0;
-	k->active = 0;
-	/* a peer that is gone rings no bell; the kernel tells of its end */
-	k->bell = xr_shm_link_bell(l, ep->waiter);
-	if (k->bell == -EPIPE || k->bell == -ECONNRESET)
-		k->bell = -1;
-	r = k->bell < -1 ? k->bell : 0;
-	if (!r && k->bell >= 0)
-		r = xr_ep_sys_ctl(ep->inner, EPOLL_CTL_ADD, k->bell, EPOLLIN | EPOLLET,
-				  inner_data(k, TAG_LINK, 0));
-	if (r && r != -EEXIST)
-		goto free_link;
-	k->next = ep->links;
-	ep->links = k;
-	xr_ep_activate(ep, k);
-	k->nregs = 1;
-	*out = k;
-	return 0;
-
-found:
-	xr_link_unref(l);
-	k->nregs++;
-	*out = k;
-	return 0;
-
-free_link:
-	xr_ep_link_free(k);
-unref:
-	xr_link_unref(l);
-	return r;
-}
-
-void xr_ep_link_put(struct xr_epoll *ep, struct xr_eplink *k)
-{
-	struct xr_eplink **p;
-
-	if (--k->nregs)
-		return;
-	for (p = &ep->links; *p; p = &(*p)->next)
-		if (*p == k) {
-			*p = k->next;
-			break;
-		}
-	if (k->active) {
-		xr_epnode_del(&k->node);
-		ep->nactive--;
-	} else {
-		xr_shm_link_sleeping(k->link, ep->waiter, 0);
-	}
-	/* the link may outlive us and keep the bell for the next waiter of that number */
-	if (k->bell >= 0)
-		xr_ep_sys_ctl(ep->inner, EPOLL_CTL_DEL, k->bell, 0, 0);
-	xr_link_unref(k->link);
-	xr_ep_link_free(k);
-}
 
 /* ---- registrations ------------------------------------------------------- */
 
@@ -204,18 +20,22 @@ int xr_ep_reg_attach(struct xr_epreg *r, int in_outer)
 	struct xr_epoll *ep = r->ep;
 	int e;
 
-	e = inner_make(ep);
+	e = xr_ep_inner_make(ep);
 	if (!e)
-		e = link_get(ep, r->flow, &r->link);
+		e = xr_ep_link_get(ep, r->flow, &r->link);
 	if (e)
 		return e;
+	if (xr_load_relaxed(&r->ef->shared)) {
+		e = xr_ep_shared_bell(ep, r->link);
+		if (e)
+			goto put_link;
+	}
 	if (in_outer && !r->parked) {
 		e = xr_ep_sys_ctl(ep->outer, EPOLL_CTL_DEL, r->fd, 0, 0);
 		if (e)
 			goto put_link;
 	}
-	e = xr_ep_sys_ctl(ep->inner, EPOLL_CTL_ADD, r->fd, INNER_EVENTS,
-			  inner_data(r, TAG_REG, r->gen));
+	e = xr_ep_inner_add(r);
 	if (e)
 		goto add_outer;
 	r->attached = 1;
@@ -375,17 +195,17 @@ int xr_ep_reg_has_fired(const struct xr_epreg *r)
 /* ---- flows --------------------------------------------------------------- */
 
 /* May the registration be moved?  Notes what became of an EPOLLONESHOT. */
-static int reg_check(struct xr_epreg *r, const struct xr_epoll *first)
+static int reg_check(struct xr_epreg *r, int several)
 {
 	int e;
 
-	/* one file per flow: a direction has room for one waiter */
-	if (r->ep != first || r->ep->gen != xr_ep_gen || (r->events & EPOLLEXCLUSIVE))
+	/* whom of several the kernel would wake is known to it alone */
+	if (r->ep->gen != xr_ep_gen || (several && (r->events & EPOLLEXCLUSIVE)))
 		return -EINVAL;
 	/* registered under a number that was closed since: nobody can change it any more */
 	if (xr_fd_flow(r->fd) != r->flow)
 		return -EINVAL;
-	e = inner_make(r->ep);
+	e = xr_ep_inner_make(r->ep);
 	if (e || r->parked || !(r->events & EPOLLONESHOT))
 		return e;
 	/*
@@ -398,10 +218,47 @@ static int reg_check(struct xr_epreg *r, const struct xr_epoll *first)
 	return e == 1 ? 0 : e ? e : -EAGAIN;
 }
 
+/* All registrations, or none.  Under big, by which they stay as they are. */
+static int flow_attach(struct xr_epflow *ef)
+{
+	struct xr_epreg *r, *done;
+	int e = 0, several = 0;
+
+	for (r = ef->regs; r; r = r->flow_next)
+		several |= r->ep != ef->regs->ep;
+	for (r = ef->regs; r && !e; r = r->flow_next) {
+		if (xr_ep_lock(r->ep))
+			return -EDEADLK;
+		e = reg_check(r, several);
+		xr_ep_unlock(r->ep);
+	}
+	if (e)
+		return e;
+	xr_store_relaxed(&ef->shared, (uint8_t)several);
+	for (r = ef->regs; r; r = r->flow_next) {
+		e = xr_ep_lock(r->ep);
+		if (e)
+			break;
+		e = xr_ep_reg_attach(r, 1);
+		if (!e)
+			xr_ep_kick(r->ep);
+		xr_ep_unlock(r->ep);
+		if (e)
+			break;
+	}
+	for (done = e ? ef->regs : r; done != r; done = done->flow_next) {
+		/* left to the epoll_wait that meets it */
+		if (xr_ep_lock(done->ep))
+			continue;
+		reg_detach(done);
+		xr_ep_unlock(done->ep);
+	}
+	return e;
+}
+
 int xr_epoll_flow_attach(struct xr_flow *f)
 {
 	struct xr_epflow *ef;
-	struct xr_epreg *r, *done;
 	int e = 0;
 
 	if (xr_ep_big_lock())
@@ -410,33 +267,10 @@ int xr_epoll_flow_attach(struct xr_flow *f)
 	ef = e ? NULL : xr_ep_flow(f, 1);
 	if (!e && !ef)
 		e = -ENOMEM;
-	else if (!e && ef->refuse)
-		e = -EINVAL;
-	if (e || ef->attached)
-		goto unlock_big;
-	if (!ef->regs)
-		goto attached;
-	if (xr_ep_lock(ef->regs->ep)) {
-		e = -EDEADLK;
-		goto unlock_big;
-	}
-	for (r = ef->regs; r && !e; r = r->flow_next)
-		e = reg_check(r, ef->regs->ep);
-	for (r = ef->regs; r && !e; r = r->flow_next) {
-		e = xr_ep_reg_attach(r, 1);
-		if (e)
-			break;
-	}
-	if (e && r)
-		for (done = ef->regs; done != r; done = done->flow_next)
-			reg_detach(done);
-	if (!e)
-		xr_ep_kick(ef->regs->ep);
-	xr_ep_unlock(ef->regs->ep);
-attached:
+	if (!e && !ef->attached)
+		e = flow_attach(ef);
 	if (!e)
 		ef->attached = 1;
-unlock_big:
 	xr_ep_big_unlock();
 	return e;
 }
@@ -515,17 +349,10 @@ void xr_epoll_flow_closed(struct xr_flow *f)
 	xr_ep_big_unlock();
 }
 
-void xr_epoll_flow_kick(struct xr_flow *f)
+void xr_ep_flow_kick(struct xr_epflow *ef)
 {
-	struct xr_epflow *ef = xr_ep_flow(f, 0);
 	struct xr_epreg *r;
 
-	if (!ef || !ef->regs)
-		return;
-	if (xr_ep_big_lock()) {
-		xr_ep_note(ef);
-		return;
-	}
 	for (r = ef->regs; r; r = r->flow_next) {
 		/* in a handler on top of the holder: that looks at everything again */
 		if (!r->attached || xr_ep_lock(r->ep))
@@ -535,6 +362,19 @@ void xr_epoll_flow_kick(struct xr_flow *f)
 		xr_ep_kick(r->ep);
 		xr_ep_unlock(r->ep);
 	}
+}
+
+void xr_epoll_flow_kick(struct xr_flow *f)
+{
+	struct xr_epflow *ef = xr_ep_flow(f, 0);
+
+	if (!ef || !ef->regs)
+		return;
+	if (xr_ep_big_lock()) {
+		xr_ep_note(ef);
+		return;
+	}
+	xr_ep_flow_kick(ef);
 	xr_ep_big_unlock();
 }
 

@@ -13,6 +13,7 @@
 struct ep_visit {
 	struct xr_epreg *reg;
 	struct xr_flow *flow;
+	struct xr_epflow *ef;
 	struct xr_eplink *link;		/* a reference, so that what is looked at stays mapped */
 	uint64_t pos;
 	uint32_t events, kernel, raw;
@@ -181,6 +182,7 @@ static void visit_begin(struct ep_visit *v, struct xr_epreg *r, int rest)
 	r->again = 0;
 	v->reg = r;
 	v->flow = r->flow;
+	v->ef = r->ef;
 	v->link = r->link;
 	v->link->nregs++;
 	/* its own number may be closed: any descriptor of the flow will do */
@@ -206,7 +208,7 @@ static void visit_begin(struct ep_visit *v, struct xr_epreg *r, int rest)
  * Arms the flow for this file's waiter.  A thread that sleeps on the flow has lost its
  * place by that: it is rung, looks, arms again, and kicks us when it leaves.
  */
-static void visit_arm(const struct ep_visit *v, uint32_t waiter)
+static void visit_arm_for(const struct ep_visit *v, uint32_t waiter)
 {
 	static const uint64_t one = 1;
 	int dir;
@@ -221,6 +223,24 @@ static void visit_arm(const struct ep_visit *v, uint32_t waiter)
 
 		if (bell >= 0)
 			xr_sys3(SYS_write, bell, &one, sizeof(one));
+	}
+}
+
+static void visit_arm(const struct ep_visit *v, uint32_t waiter)
+{
+	/* acquire: with it the waiter that the files share is there */
+	if (xr_unlikely(xr_load_acquire(&v->ef->shared))) {
+		visit_arm_for(v, xr_ep_shared_waiter());
+		return;
+	}
+	visit_arm_for(v, waiter);
+	/*
+	 * Another file has come to it, and this has undone its arming.  Pairs with the store in
+	 * xr_ep_share: arming is a full barrier.
+	 */
+	if (xr_unlikely(xr_load_relaxed(&v->ef->shared))) {
+		visit_arm_for(v, xr_ep_shared_waiter());
+		xr_epoll_flow_kick(v->flow);
 	}
 }
 
@@ -434,6 +454,17 @@ void xr_ep_patrol(struct xr_epoll *ep)
 			}
 }
 
+/* The lock may be dropped in between; -errno: it was lost by that. */
+static int take_inner(struct xr_epoll *ep)
+{
+	xr_ep_take_inner(ep);
+	if (xr_likely(!xr_load_relaxed(&ep->rang)))
+		return 0;
+	xr_ep_unlock(ep);
+	xr_ep_shared_take(ep);
+	return xr_ep_lock(ep);
+}
+
 int xr_ep_has_work(struct xr_epoll *ep)
 {
 	struct xr_epnode *n;
@@ -456,8 +487,8 @@ int xr_ep_collect(struct xr_epoll *ep, struct epoll_event *evs, int max, int res
 
 	if (xr_ep_lock(ep))
 		return -EDEADLK;
-	if (xr_load_relaxed(&ep->dirty))
-		xr_ep_take_inner(ep);
+	if (xr_load_relaxed(&ep->dirty) && take_inner(ep))
+		return 0;
 	take_entries(ep);
 	hot_walk(ep, rest);
 	/* each once, and once more after arming; what is told meanwhile is for the next call */
@@ -511,8 +542,8 @@ void xr_ep_handover(struct xr_epoll *ep)
 	int i, k, left = 0, budget;
 
 	/* whatever lies in the inner set makes the descriptor readable */
-	if (ep->watched || xr_load_relaxed(&ep->dirty))
-		xr_ep_take_inner(ep);
+	if ((ep->watched || xr_load_relaxed(&ep->dirty)) && take_inner(ep))
+		return;
 	take_entries(ep);
 	hot_walk(ep, 1);
 	budget = (int)ep->nready;

@@ -394,8 +394,11 @@ static int wait_both(struct ep_wait *w, int rest, const sigset_t *sigmask, int m
 		r = xr_ep_collect(ep, w->evs + w->n, w->max - w->n, rest, w->round);
 		if (r > 0)
 			w->n += r;
+		/* what it found may be that a flow is back with the kernel */
+		else if (must_look && !w->n)
+			w->n = wait_look(w, sigmask);
 	}
-	return w->n > 0;
+	return w->n != 0;
 }
 
 /* 1: no flow is on a fabric any more; else w->n says what came of it. */

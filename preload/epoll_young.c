@@ -85,13 +85,6 @@ int xr_epoll_ctl_young(int epfd, int op, int fd, struct xr_flow *f, struct epoll
 	if (xr_ep_big_lock())
 		return -ENOMEM;
 	r = young_ctl(ep, epfd, op, fd, f, ev);
-	/* such a registration cannot be followed */
-	if (!r && op == EPOLL_CTL_ADD && xr_unlikely(f->priv->young.events & EPOLLEXCLUSIVE))
-		r = xr_ep_settle(f) ? 2 : xr_ep_refuse(f);
 	xr_ep_big_unlock();
-	if (xr_unlikely(r == 2)) {
-		xr_flow_stay_tcp(f, fd, XR_REASON_LIMIT_MEMORY);
-		r = 0;
-	}
 	return r;
 }

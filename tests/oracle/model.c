@@ -304,19 +304,21 @@ static int step_signal(struct model *m, const struct op *o)
 {
 	uint8_t *t;
 	struct m_end *e;
+	int part;
 
 	if (o->arg[0] < 1 || o->arg[0] > THREADS)
 		return 0;
 	t = &m->thread[o->side][o->arg[0]];
 	if (*t != THREAD_READS && *t != THREAD_WAITS)
 		return 0;
-	if (*t == THREAD_READS && o->arg[1])
-		return 1;
 	if (*t == THREAD_READS) {
 		e = &m->conn[m->thread_conn[o->side][o->arg[0]]].end[m->thread_end[o->side][o->arg[0]]];
-		/* with MSG_WAITALL what is there already is returned */
-		if (e->avail && e->target > 1)
-			e->avail = 0;
+		/* with MSG_WAITALL or SO_RCVLOWAT what is there already is returned, whatever the handler */
+		part = e->avail && (e->target > 1 || e->lowat > 1);
+		if (o->arg[1] && !part)
+			return 1;
+		if (part)
+			model_read_takes(e, e->want, e->peeks ? MSG_PEEK : 0);
 		e->reader = 0;
 	}
 	*t = THREAD_DONE;

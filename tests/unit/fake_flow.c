@@ -82,6 +82,11 @@ void xr_control_run(void)
 {
 }
 
+void xr_link_ref(struct xr_shm_link *l)
+{
+	xr_fetch_add(&l->nflows, 1);
+}
+
 void xr_link_unref(struct xr_shm_link *l)
 {
 	assert_true(xr_fetch_sub(&l->nflows, 1) > 0);
