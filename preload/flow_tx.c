@@ -154,6 +154,19 @@ static ssize_t tx_reset(struct xr_flow *f, ssize_t n)
 	return n == -ECONNRESET && (xr_flow_peer_state(f) & XR_DIR_ENDED) ? -EPIPE : n;
 }
 
+static inline ssize_t tx_ring(struct xr_flow *f, const struct iovec *iov, int cnt, size_t skip, size_t len,
+			      int flags)
+{
+	/*
+	 * Published in pieces: the first would be replayed before the others, and the kernel's
+	 * answer to it, from a peer that has shut the connection both ways, end the rest.
+	 */
+	if (xr_unlikely(len > XR_PUBLISH) && xr_shm_tx_is_frozen(&f->tx))
+		return -ESTALE;
+	return xr_likely(!xr_tuned(&xr_cfg.trace_sample)) ? xr_shm_tx_send(&f->tx, iov, cnt, skip, len) :
+		xr_flow_trace_send(f, iov, cnt, skip, len, f->nonblock || (flags & MSG_DONTWAIT));
+}
+
 /* One attempt under tx_lock.  > 0, TX_NONE, errors. */
 static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, size_t skip,
 		       size_t len, int flags, uint32_t *waiter)
@@ -195,8 +208,7 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 			n = xr_flow_take_error(f);
 			return tx_reset(f, n ? -n : tx_tcp(f, fd, iov, cnt, skip, flags));
 		}
-		n = xr_likely(!xr_tuned(&xr_cfg.trace_sample)) ? xr_shm_tx_send(&f->tx, iov, cnt, skip, len) :
-			xr_flow_trace_send(f, iov, cnt, skip, len, f->nonblock || (flags & MSG_DONTWAIT));
+		n = tx_ring(f, iov, cnt, skip, len, flags);
 		if (n > 0) {
 			xr_stats_tx(f->st, xr_flow_fabric(f), (uint64_t)n);
 			if (f->tx.way)

@@ -29,6 +29,7 @@
 /* Registrations as the script made them, for LEGAL_EDGE. */
 struct regs {
 	uint32_t events[SIDES][EPS][SLOTS];
+	uint8_t nests[SIDES][EPS];	/* has another set in it */
 	uint8_t option[SIDES][EPS];	/* looks since then to which it may show */
 };
 
@@ -85,6 +86,8 @@ static int extra_legal(const struct op *o, int i, int64_t p, int64_t q)
 
 static void note_registration(struct regs *g, const struct op *o, const struct res *p)
 {
+	if (o->kind == OP_EPNEST && !p->ret && o->arg[0] >= 0 && o->arg[0] < EPS)
+		g->nests[o->side][o->arg[0]] = 1;
 	if (o->kind == OP_FORK)
 		memcpy(g->events[o->side + CHILD_A], g->events[o->side], sizeof(g->events[0]));
 	if (o->kind == OP_SETOPT && (o->arg[1] == OPT_RCVLOWAT || o->arg[1] == OPT_RCVBUF ||
@@ -111,6 +114,17 @@ static int find_event(const struct res *r, int64_t tag)
 	return -1;
 }
 
+/* Registrations of duplicates have one tag. */
+static int has_event(const struct res *r, int64_t event)
+{
+	int i;
+
+	for (i = 0; i < r->nextra && r->ret > 0; i++)
+		if (r->extra[i] == event)
+			return 1;
+	return 0;
+}
+
 /* What stands in a set, and need not be reported again: so one around it need not show it. */
 static int edge_within(const struct regs *g, int side, int ep)
 {
@@ -128,7 +142,7 @@ static int edges_differ_only(const struct regs *g, const struct op *o, const str
 			     const struct res *q)
 {
 	const uint32_t *events = g->events[o->side][o->arg[0]];
-	int i, slot, at, cut = p->ret == o->arg[2] && q->ret == o->arg[2], nested = 0;
+	int i, slot, cut = p->ret == o->arg[2] && q->ret == o->arg[2], nested = 0;
 
 	/* who was to be interrupted in his sleep has returned with it before */
 	if (q->ret < 0 || (p->ret < 0 && (p->err != EINTR || !o->thread)))
@@ -139,8 +153,7 @@ static int edges_differ_only(const struct regs *g, const struct op *o, const str
 			continue;
 		}
 		slot = (int)(q->extra[i] >> 32 & 0xff);
-		at = find_event(p, q->extra[i] >> 32);
-		if ((at < 0 || p->extra[at] != q->extra[i]) && !(events[slot] & EPOLLET) && !cut)
+		if (!has_event(p, q->extra[i]) && !(events[slot] & EPOLLET) && !cut)
 			return 0;
 	}
 	for (i = 0; i < p->nextra && p->ret > 0; i++) {
@@ -163,7 +176,7 @@ static int edges_differ_only(const struct regs *g, const struct op *o, const str
 	return legal(nested ? LEGAL_NESTED : LEGAL_EDGE);
 }
 
-/* The same edges, where all that a program hears of one is that there was no room for it. */
+/* The same edges and sets in a set, where all that a program hears of one is that there was no room for it. */
 static int edges_in_vain(const struct regs *g, const struct op *o, const struct res *p,
 			 const struct res *q)
 {
@@ -176,8 +189,8 @@ static int edges_in_vain(const struct regs *g, const struct op *o, const struct 
 		edges |= (events[slot] & EPOLLET) != 0;
 		room |= (events[slot] & EPOLLET) && (events[slot] & (EPOLLOUT | EPOLLWRNORM));
 	}
-	if (!p->ret && q->ret < 0 && q->err == EFAULT && edges)
-		return legal(LEGAL_EDGE);
+	if (!p->ret && q->ret < 0 && q->err == EFAULT && (edges || g->nests[o->side][0]))
+		return legal(edges ? LEGAL_EDGE : LEGAL_NESTED);
 	if (!q->ret && p->ret < 0 && p->err == EFAULT && edges && (room || g->option[o->side][0]))
 		return legal(LEGAL_EDGE);
 	return 0;
