@@ -480,10 +480,65 @@ def test_exclusive(live, ep):
 def test_exclusive_before_upgrade(pair):
     ep = Set(pair.server)
     ep.add(pair.s.fd, EV_IN | EV_EXCLUSIVE, 1)
-    for _ in range(20):
-        pair.turns(10, 1000)
+    pair.upgrade()
     pair.c.sendall(10)
     assert ep.wait(2000) == [(1, EV_IN)]
+
+
+def test_exclusive_in_two_sets(pair):
+    """At least one of those that sleep is woken, and the bytes are there for it."""
+    one, two = Set(pair.server), Set(pair.server)
+    for s in (one, two):
+        s.add(pair.s.fd, EV_IN | EV_EXCLUSIVE, 1)
+    for _ in range(6):
+        pair.turns(20, 1000)
+    for _ in range(4):
+        sleepers = [s.wait_bg(2000) for s in (one, two)]
+        pair.server.asleep()
+        pair.c.sendall(10)
+        harness.until(lambda w=sleepers: any(r.done(0.001) for r in w), 2, "one of them awake")
+        arrived(pair.s, 10)
+        assert pair.s.recv(10).ret == 10
+        for i, r in enumerate(sleepers):  # the other one by bytes that come later
+            if not r.done(0.02):
+                pair.c.sendall(1)
+                assert parse(r.result(3)) == [(1, EV_IN)], i
+                assert pair.s.recv(1, WAITALL).ret == 1
+
+
+def test_two_sets(pair):
+    """A connection in two sets, before it moves and after: both are told, asleep or not, and it stays moved."""
+    one, two, three = Set(pair.server), Set(pair.server), Set(pair.server)
+    one.add(pair.s.fd, EV_IN, 1)
+    two.add(pair.s.fd, EV_IN | EV_ET, 2)
+    pair.upgrade()
+    three.add(pair.s.fd, EV_IN | EV_OUT | EV_ONESHOT, 3)
+    assert three.wait() == [(3, EV_OUT)]
+    assert one.wait() == two.wait() == []
+    for i in range(12):
+        sleepers = [s.wait_bg(3000) for s in (one, two)[i % 3 == 1:2 if i % 3 else 0]]
+        pair.server.asleep() if sleepers else None
+        pair.c.sendall(10)
+        for r in sleepers:
+            assert len(parse(r.result(5))) == 1
+        arrived(pair.s, 10)
+        if i % 3 != 2:
+            assert two.wait(0 if i % 3 == 1 else 1000) == ([] if i % 3 == 1 else [(2, EV_IN)])
+        assert one.wait(1000) == [(1, EV_IN)]
+        assert pair.s.recv(10).ret == 10
+        assert one.wait(2) == two.wait(2) == []
+    assert three.wait() == []
+    assert three.ctl(MOD, pair.s.fd, EV_IN | EV_ONESHOT, 4).ret == 0
+    pair.c.sendall(10)
+    assert three.wait(1000) == [(4, EV_IN)]
+    assert pair.is_up() or not pair.env.lifts
+    # one of them lets it go, one is closed, the last one is told as before
+    assert one.ctl(DEL, pair.s.fd).ret == 0
+    pair.server.ok("close", two.fd)
+    assert three.ctl(MOD, pair.s.fd, EV_IN | EV_ET, 5).ret == 0
+    assert three.wait(1000) == [(5, EV_IN)]
+    pair.c.shutdown(socket.SHUT_WR)
+    harness.until(lambda: three.wait(100) == [(5, EV_IN)], 3, "the end")
 
 
 def test_all_64_bits_of_data(live, ep):

@@ -159,6 +159,32 @@ def test_rcvlowat(live):
     assert r.result(2).ret == 160
 
 
+@pytest.mark.parametrize("where", ("send", "poll", "epoll_wait"))
+def test_cancel(live, where):
+    """A thread cancelled inside a call that sleeps leaves connection, set and other threads as they were."""
+    ep = live.client.ok("epoll_create", 0)
+    live.client.ok("epoll_ctl", ep, 1, live.c.fd, EV_IN, 7)
+    full = live.c.fill() if where == "send" else 0
+    for _ in range(3):
+        r = {"send": lambda: live.c.send_bg(1 << 20), "poll": lambda: live.client.bg("poll", -1, live.c.fd, EV_IN),
+             "epoll_wait": lambda: live.client.bg("epoll_wait", ep, 8, -1)}[where]()
+        other = live.client.bg("epoll_wait", ep, 8, 10000)
+        live.client.asleep()
+        live.client.ok("cancel", r.id)
+        live.client.asleep()
+        assert not r.done(0.05) and not other.done()
+        live.s.sendall(100)
+        assert other.result(3).words == ["1:7"]
+        assert live.c.recv(100, WAITALL).ret == 100
+        assert live.client("epoll_wait", ep, 8, 0).ret == 0
+    if full:
+        # what the cancelled threads had sent of their megabytes is not known to them, and not torn
+        live.c.shutdown(socket.SHUT_WR)
+        assert live.s.recv(full, WAITALL).ret == full
+        return
+    live.turns(10, 500)
+
+
 def test_cancel_in_recv(live):
     """A thread cancelled inside recv leaves the connection usable."""
     r = live.c.recv_bg(10)

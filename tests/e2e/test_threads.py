@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Several threads on one connection, one epoll instance, one process."""
 import socket
+import time
 
 import pytest
 
-from shell import EV_EXCLUSIVE, EV_IN, EV_ONESHOT, WAITALL
+from shell import EV_ET, EV_EXCLUSIVE, EV_IN, EV_ONESHOT, WAITALL
 import harness
 import shell
 
@@ -197,6 +198,47 @@ def test_exclusive_threads(pair):
         pair.server.ok("accept", pair.lfd, 0)
         for w in waiting:
             assert w.result(5).ret >= 0
+
+
+def test_exclusive_on_one_epfd(pair):
+    """Threads that sleep on one set with EPOLLEXCLUSIVE: an edge wakes one, and each finds one."""
+    n, rounds = 6, 30
+    ends = [pair.connect() for _ in range(3)]
+    ep = pair.server.ok("epoll_create", 0)
+    for i, (_, s) in enumerate(ends):
+        pair.server.ok("epoll_ctl", ep, 1, s.fd, EV_IN | EV_ET | EV_EXCLUSIVE, i)
+    for c, s in ends:
+        pair.upgrade(c, s)
+    while pair.server("epoll_wait", ep, 8, 20).ret:  # edges of the turns
+        pass
+    waiting = [pair.server.bg("epoll_wait", ep, 8, 20000) for _ in range(n)]
+    for i in range(rounds):
+        pair.server.asleep()
+        c, s = ends[i % 3]
+        c.sendall(10)
+        harness.until(lambda: any(w.done(0.001) for w in waiting), 3, "one of them awake")
+        time.sleep(0.005)
+        woken = [w for w in waiting if w.done()]
+        assert [w.result().words for w in woken] == [["1:%d" % (i % 3)]]
+        assert s.recv(10, WAITALL).ret == 10
+        waiting[waiting.index(woken[0])] = pair.server.bg("epoll_wait", ep, 8, 20000)
+    # edges that come at once, to one thread or to several: none is lost
+    pair.server.asleep()
+    told = {}
+
+    def look():
+        told.update({w: w.result().words for w in waiting if w not in told and w.done(0.001)})
+        return sum(told.values(), [])
+    for c, _ in ends:
+        c.sendall(10)
+    harness.until(lambda: sorted(look()) == ["1:0", "1:1", "1:2"], 3, "all three told")
+    for c, s in ends:
+        assert s.recv(10, WAITALL).ret == 10
+    while len(told) < n:  # whoever still sleeps can be woken
+        asleep = n - len(told)
+        ends[0][0].sendall(1)
+        harness.until(lambda k=asleep: look() and n - len(told) < k, 3, "another one awake")
+        assert ends[0][1].recv(1, WAITALL).ret == 1
 
 
 def test_pairs_within_one_process(env):
