@@ -30,6 +30,7 @@
 #include "context.h"
 #include "mem.h"
 #include "pool.h"
+#include "trace.h"
 #include "window.h"
 #include "window_adapt.h"
 
@@ -67,7 +68,7 @@ struct xr_msg_hdr {
 	uint32_t ack;		/* every message before it is processed */
 	uint32_t imm;		/* ACK: XR_GRANT() */
 	uint64_t id;		/* ACK: the SEND of its receiver from which on that holds */
-	uint64_t len;		/* bytes of the message */
+	uint64_t len;		/* bytes of the message; ACK: ns of its sender's clock, 0: not said */
 };
 
 /* Messages that a peer may send ahead, and bytes of one that travels in its SEND. */
@@ -99,11 +100,16 @@ struct xr_out {			/* a message between send and settled */
 	struct xr_buf buf;	/* header, and the payload unless that lies in mem; none: the device copied it */
 	struct xrdma_mem *mem;
 	const void *data;
-	uint64_t id, len, at;	/* at: ns, when it went; 0: not measured */
+	uint64_t id, len;
+	uint64_t at;		/* ns: when it went (0: not measured); before that, of traced ones: when it was queued */
 	uint32_t imm, rkey, wire;	/* wire: bytes of its SEND */
-	uint8_t flags;
+	uint8_t flags;		/* those of its header, and XR_OUT_* */
 	uint8_t trace[XR_MSG_TRACE_LEN];
 };
+
+/* Beside XR_MSG_TRACE, and not sent. */
+#define XR_OUT_TRACED	64u	/* records are made of it */
+#define XR_OUT_QUEUED	128u	/* the first one is */
 
 struct xr_in {			/* a receive, and the message that came in it */
 	struct xr_buf buf;	/* none: by reference, unless copied */
@@ -207,6 +213,12 @@ struct xrdma_channel {
 	/* what the network takes: SENDs, READs */
 	struct xr_adapt tx, rx;
 	uint8_t ece;		/* the peer is to be told of congestion */
+
+	/* channel_trace.c: the peer's clock, and the traced message that an ACK would tell of it */
+	struct xr_clock clock;
+	uint64_t clock_at, clock_said;
+	uint32_t clock_seq;
+	uint8_t clock_due;	/* the peer wants to hear of ours */
 
 	/* rpc.c */
 	struct xr_call **calls;	/* XR_CALL_BUCKETS, at the first request */
@@ -315,7 +327,7 @@ static inline uint64_t xr_channel_now(const struct xrdma_channel *ch)
 
 /* 1 when so many bytes may go; otherwise somebody sees to it when they may. */
 int xr_channel_may(struct xrdma_channel *ch, struct xr_adapt *a, uint64_t len);
-void xr_channel_sent(struct xrdma_channel *ch, const struct xr_out *o, const struct xr_wc *wc);
+void xr_channel_sent(struct xrdma_channel *ch, struct xr_out *o, const struct xr_wc *wc);
 /* READs the message at arr_head: 1 when it is all here. */
 int xr_channel_fetch(struct xrdma_channel *ch, const struct xr_msg_hdr *h, const struct xr_msg_where *w);
 void xr_channel_fetched(struct xrdma_channel *ch, uint32_t len, const struct xr_wc *wc);
@@ -323,6 +335,18 @@ void xr_channel_fetched(struct xrdma_channel *ch, uint32_t len, const struct xr_
 void xr_channel_turns(struct xrdma_context *ctx);
 /* Nothing happens: says what others may wait for although it is not due. */
 void xr_channel_idle(struct xrdma_channel *ch);
+
+/* --- channel_trace.c: records for xr-trace; not called before a message is traced, or a context traces --- */
+
+/* A message that has an id, or is of a context that traces, is about to be queued. */
+void xr_channel_trace_new(struct xrdma_channel *ch, struct xr_out *o, const struct xrdma_msg *m);
+/* The message with this number came to a stage. */
+void xr_channel_trace_out(struct xrdma_channel *ch, struct xr_out *o, uint32_t seq, enum xr_trace_stage stage);
+void xr_channel_trace_in(struct xrdma_channel *ch, const struct xr_in *in, enum xr_trace_stage stage);
+/* An ACK says what the peer's clock was when it was sent; it acknowledges what is before `ack`. */
+void xr_channel_trace_clock(struct xrdma_channel *ch, uint64_t theirs, uint32_t ack);
+/* The option changed.  0 or -errno. */
+int xr_trace_sample(struct xrdma_context *ctx, uint64_t value);
 
 /* wr_id is kind : 8 | generation : 24 | argument : 32 */
 enum {

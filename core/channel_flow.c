@@ -23,8 +23,10 @@ int xr_channel_may(struct xrdma_channel *ch, struct xr_adapt *a, uint64_t len)
 	return 0;
 }
 
-void xr_channel_sent(struct xrdma_channel *ch, const struct xr_out *o, const struct xr_wc *wc)
+void xr_channel_sent(struct xrdma_channel *ch, struct xr_out *o, const struct xr_wc *wc)
 {
+	if (xr_unlikely(o->flags & XR_OUT_TRACED))
+		xr_channel_trace_out(ch, o, ch->completed - 1, XR_TRACE_SENT);
 	if (wc->flags & XR_WC_RNR) {
 		ch->stats.rnr++;
 		xr_adapt_rnr(&ch->tx);

@@ -91,6 +91,7 @@ static void hdr_fill(const struct xrdma_channel *ch, void *to, enum xr_msg_type 
 	if (type == XR_MSG_ACK) {
 		h.imm = xr_bank_grant(ch);
 		h.id = ch->begins;
+		h.len = xr_unlikely(ch->clock_due) ? xr_now_ns() : 0;
 	}
 	memcpy(to, &h, sizeof(h));
 }
@@ -119,7 +120,7 @@ int xr_channel_control(struct xrdma_channel *ch, enum xr_msg_type type)
 	hdr_fill(ch, at, type, ch->win.snd_nxt);
 	hdr_said(ch);
 	if (type == XR_MSG_ACK)
-		ch->grant_due = 0;
+		ch->grant_due = ch->clock_due = 0;
 	xr_channel_post(ch, &wr);
 	return 1;
 }
@@ -138,14 +139,17 @@ static uint32_t data_head(const struct xrdma_channel *ch, uint8_t *to, const str
 	h.id = o->id;
 	h.len = o->len;
 	memcpy(to, &h, HDR);
-	if (!(o->flags & XR_MSG_TRACE))
+	if (xr_likely(!(o->flags & XR_MSG_TRACE)))
 		return HDR;
+	to[offsetof(struct xr_msg_hdr, flags)] = h.flags & (uint8_t)~(XR_OUT_TRACED | XR_OUT_QUEUED);
 	memcpy(to + HDR, o->trace, XR_MSG_TRACE_LEN);
 	return HDR + XR_MSG_TRACE_LEN;
 }
 
-static void data_sent(struct xrdma_channel *ch, struct xr_out *o, uint32_t wire)
+static inline void data_sent(struct xrdma_channel *ch, struct xr_out *o, uint32_t seq, uint32_t wire)
 {
+	if (xr_unlikely(o->flags & XR_OUT_TRACED))
+		xr_channel_trace_out(ch, o, seq, XR_TRACE_POSTED);
 	o->at = xr_channel_now(ch);
 	o->wire = wire;
 	xr_rest_stir(ch);
@@ -194,7 +198,7 @@ static int ch_data(struct xrdma_channel *ch, struct xr_out *o)
 	sge[1] = (struct xr_sge){ (void *)(uintptr_t)o->data, (uint32_t)o->len, o->buf.mr->lkey };
 	wr.sge = sge;
 	wr.nsge = large || !o->len ? 1 : 2;
-	data_sent(ch, o, wr.nsge == 1 ? head : head + (uint32_t)o->len);
+	data_sent(ch, o, seq, wr.nsge == 1 ? head : head + (uint32_t)o->len);
 	xr_channel_post(ch, &wr);
 	return 1;
 }
@@ -217,7 +221,7 @@ static int ch_data_inline(struct xrdma_channel *ch, struct xr_out *o)
 		return -EAGAIN;
 	ch_count(ch);
 	o->data = NULL;
-	data_sent(ch, o, sge[0].len + (uint32_t)o->len);
+	data_sent(ch, o, ch->win.snd_nxt, sge[0].len + (uint32_t)o->len);
 	return xr_window_send(&ch->win, o->len, &seq);
 }
 
@@ -255,6 +259,8 @@ void xr_channel_settle(struct xrdma_channel *ch)
 		int told = o->mem && !ch->silent && ch->ctx->cb.sent;
 		uint64_t id = o->id;
 
+		if (xr_unlikely(o->flags & XR_OUT_TRACED))
+			xr_channel_trace_out(ch, o, ch->released - 1, XR_TRACE_ACKED);
 		xr_channel_release(ch, o);
 		if (told)
 			ch->ctx->cb.sent(ch, id, ch->ctx->arg);
@@ -341,9 +347,9 @@ int xr_channel_send(struct xrdma_channel *ch, const struct xrdma_msg *m, uint64_
 	o->len = m->len;
 	o->imm = m->imm;
 	o->rkey = 0;
-	o->flags = (uint8_t)(flags | (m->trace ? XR_MSG_TRACE : 0));
-	if (m->trace)
-		memcpy(o->trace, m->trace, XR_MSG_TRACE_LEN);
+	o->flags = (uint8_t)flags;
+	if (xr_unlikely(m->trace || ch->ctx->option[XRDMA_OPT_TRACE_SAMPLE]))
+		xr_channel_trace_new(ch, o, m);
 	if (!ch_data_inline(ch, o)) {
 		ch->queued++;
 		return 0;
@@ -355,8 +361,12 @@ int xr_channel_send(struct xrdma_channel *ch, const struct xrdma_msg *m, uint64_
 		o->mem->refs++;
 	ch->queued++;
 	ch_pump(ch);
-	if (ch->win.snd_nxt != ch->queued)
+	if (ch->win.snd_nxt != ch->queued) {
 		ch->stats.waited++;
+		if (xr_unlikely(ch->out[(ch->queued - 1) & ch->out_mask].flags & XR_OUT_TRACED))
+			xr_channel_trace_out(ch, &ch->out[(ch->queued - 1) & ch->out_mask], ch->queued - 1,
+					     XR_TRACE_QUEUED);
+	}
 	return ch->state == XR_CH_DEAD ? -EPIPE : 0;
 }
 

@@ -84,6 +84,8 @@ void xr_channel_receive(struct xrdma_channel *ch, uint32_t arg)
 			goto nonsense;
 		if (h->type == XR_MSG_ACK && xr_channel_granted(ch, h->imm, (uint32_t)h->id))
 			goto nonsense;
+		if (xr_unlikely(h->type == XR_MSG_ACK && h->len))
+			xr_channel_trace_clock(ch, h->len, h->ack);
 		xr_window_ctl_receive(&ch->win);
 		ch->stats.control_received++;
 		ch->ctx->owing = 1;
@@ -95,6 +97,8 @@ void xr_channel_receive(struct xrdma_channel *ch, uint32_t arg)
 		if (in_parse(ch, in) || xr_window_receive(&ch->win, h->seq, h->len))
 			goto nonsense;
 		xr_bank_traffic(ch, h);
+		if (xr_unlikely(h->flags & XR_MSG_TRACE))
+			xr_channel_trace_in(ch, in, XR_TRACE_RECEIVED);
 		in_settle(ch, in);
 		ch->arrived[ch->arr_tail++ & ch->arr_mask] = arg;
 		break;
@@ -125,8 +129,10 @@ static void ch_hand_over(struct xrdma_channel *ch, struct xr_in *in, const uint8
 			       .kind = in->h.flags & XR_MSG_REQUEST ? XRDMA_REQUEST :
 				       in->h.flags & XR_MSG_RESPONSE ? XRDMA_RESPONSE : XRDMA_MESSAGE };
 
-	if (in->h.flags & XR_MSG_TRACE)
+	if (xr_unlikely(in->h.flags & XR_MSG_TRACE)) {
 		m.trace = in->trace;
+		xr_channel_trace_in(ch, in, XR_TRACE_DELIVERED);
+	}
 	ch->stats.msgs_received++;
 	ch->stats.bytes_received += in->h.len;
 	if (ch->silent)
@@ -146,7 +152,7 @@ void xr_channel_say(struct xrdma_channel *ch)
 		return;
 	/* what is granted can wait for an ack that goes anyway, and need not */
 	if (xr_window_ack_due(&ch->win) || xr_window_answer_due(&ch->win) ||
-	    (ch->grant_due && xr_window_lazy(&ch->win) && !ch->close_sent))
+	    ((ch->grant_due | ch->clock_due) && xr_window_lazy(&ch->win) && !ch->close_sent))
 		xr_channel_control(ch, XR_MSG_ACK);
 }
 

@@ -145,6 +145,7 @@ int xr_context_destroy(struct xrdma_context *ctx)
 		ops->cm_destroy(l->id);
 		free(l);
 	}
+	xr_trace_sample(ctx, 0);
 	close(ctx->timer);
 	close(ctx->epoll);
 	r = xr_pool_destroy(&ctx->pool);

@@ -70,6 +70,7 @@ struct xrdma_context {
 	struct xrdma_channel *channels;
 	struct xr_listener *listeners;
 	uint64_t option[XRDMA_OPT_COUNT];
+	uint8_t traces;		/* it is one of those for which records are kept */
 };
 
 int xr_context_create(struct xrdma_context **ctx, const char *device,

@@ -198,6 +198,22 @@ void xr_trace_write(struct xr_trace_data *d)
 	xr_store_release(&r->seq, no);
 }
 
+/* The finalizer of SplitMix64 (Steele, Lea, Flood 2014): one to one, and no two numbers near each other stay so. */
+static uint64_t mix(uint64_t v)
+{
+	v += 0x9e3779b97f4a7c15;
+	v = (v ^ v >> 30) * 0xbf58476d1ce4e5b9;
+	v = (v ^ v >> 27) * 0x94d049bb133111eb;
+	v ^= v >> 31;
+	/* ids of zeros are invalid */
+	return v + !v;
+}
+
+uint64_t xr_trace_span_of(const uint64_t id[2], uint32_t sender, uint32_t receiver, uint32_t seq)
+{
+	return mix(mix(mix(id[0] ^ mix(id[1])) ^ ((uint64_t)sender << 32 | receiver)) ^ seq);
+}
+
 void xr_trace_skipped(void)
 {
 	if (xr_load_acquire(&xr_trace_state) == XR_TRACE_OPEN)
@@ -216,17 +232,6 @@ void xr_trace_forked(void)
 {
 	/* mapped still, and never written to again: the slow way out of a rare case costs addresses only */
 	xr_store_relaxed(&xr_trace_state, XR_TRACE_NONE);
-}
-
-/* The finalizer of SplitMix64 (Steele, Lea, Flood 2014): one to one, and no two numbers near each other stay so. */
-static uint64_t mix(uint64_t v)
-{
-	v += 0x9e3779b97f4a7c15;
-	v = (v ^ v >> 30) * 0xbf58476d1ce4e5b9;
-	v = (v ^ v >> 27) * 0x94d049bb133111eb;
-	v ^= v >> 31;
-	/* ids of zeros are invalid */
-	return v + !v;
 }
 
 void xr_trace_new(uint64_t no, uint64_t id[2], uint64_t *span)

@@ -120,6 +120,9 @@ const char *xr_trace_path(void);
 /* Trace id and span of the message with this number; other processes have others.  Costs a few multiplications. */
 void xr_trace_new(uint64_t no, uint64_t id[2], uint64_t *span);
 
+/* The span of a message that both ends number alike, on a channel that they tell from others by a number each. */
+uint64_t xr_trace_span_of(const uint64_t id[2], uint32_t sender, uint32_t receiver, uint32_t seq);
+
 /* 1: a message is due, of those that one in `every` is; differs from thread to thread. */
 int xr_trace_due(uint64_t every);
 

@@ -34,6 +34,7 @@ int xrdma_set_option(struct xrdma_context *ctx, enum xrdma_option option, uint64
 		[XRDMA_OPT_TOS] = { 0, 255 },
 		[XRDMA_OPT_REST_MS] = { 0, 3600000 },
 		[XRDMA_OPT_FETCH_BYTES] = { 65536, XR_WINDOW_MAX_BYTES },
+		[XRDMA_OPT_TRACE_SAMPLE] = { 0, 1000000000 },
 	};
 
 	if ((unsigned int)option >= XRDMA_OPT_COUNT || value < range[option].least ||
@@ -46,6 +47,12 @@ int xrdma_set_option(struct xrdma_context *ctx, enum xrdma_option option, uint64
 	}
 	if ((option == XRDMA_OPT_QUEUE_US || option == XRDMA_OPT_FETCH_BYTES) && ctx->pool.used)
 		return -EBUSY;
+	if (option == XRDMA_OPT_TRACE_SAMPLE) {
+		int r = xr_trace_sample(ctx, value);
+
+		if (r)
+			return r;
+	}
 	ctx->option[option] = value;
 	if (option == XRDMA_OPT_QP_CACHE)
 		xr_qpcache_limit(&ctx->qps, (uint32_t)value);

@@ -127,14 +127,20 @@ enum xrdma_option {
 	 * and grows again with the next ones: 0 (never)..3600000, 1000.
 	 */
 	XRDMA_OPT_REST_MS,
+	/*
+	 * What is recorded for xr-trace(1): 0 nothing; else each message that has a trace id, sent or received,
+	 * and one in so many of the others that are sent, which then get one: 0..1000000000, 0.
+	 */
+	XRDMA_OPT_TRACE_SAMPLE,
 	XRDMA_OPT_COUNT
 };
 
 /*
- * The keepalive options, QP_CACHE and REST_MS hold at once, all others for channels that are made afterwards.
+ * The keepalive options, QP_CACHE, REST_MS and TRACE_SAMPLE hold at once, all others for channels that are made afterwards.
  * Preset for keepalive are 2000 ms and 3 probes, on the shm device 0 and 0: there the kernel tells who died, and a
  * peer that computes is not dead. -EINVAL: unknown or out of range; -EBUSY: POOL_BYTES, QUEUE_US and
- * FETCH_BYTES once there was a channel. The context's thread.
+ * FETCH_BYTES once there was a channel; -EACCES, -ENOSPC, ...: TRACE_SAMPLE, where records cannot be kept. The
+ * context's thread.
  */
 int xrdma_set_option(struct xrdma_context *ctx, enum xrdma_option option, uint64_t value);
 
