@@ -272,6 +272,8 @@ struct xr_stats_flow *xr_stats_flow_alloc(int fd, uint64_t inode, unsigned int r
 		return NULL;
 	xr_stats_ident_begin(f);
 	memset(&f->ident, 0, sizeof(f->ident));
+	memset(f->device, 0, sizeof(f->device));
+	xr_store_relaxed(&f->rdma.qpn, 0);
 	xr_store_relaxed(&f->hold, 0);
 	xr_stats_addr_set(&f->ident.local, local);
 	xr_stats_addr_set(&f->ident.peer, peer);
@@ -397,6 +399,22 @@ void xr_stats_flow_carrier(struct xr_stats_flow *f, enum xr_carrier tx, enum xr_
 	if (tx != XR_CARRIER_TCP && rx != XR_CARRIER_TCP)
 		f->ident.reason = XR_REASON_NONE;
 	xr_stats_ident_end(f);
+}
+
+int xr_stats_device_held(const struct xr_stats_header *h, const char *name)
+{
+	uint64_t want[XR_STATS_DEVICE / 8] = { 0 };
+	uint32_t i, k;
+
+	memcpy(want, name, strnlen(name, sizeof(want)));
+	for (i = 0; i < XR_STATS_HOLDS; i++) {
+		/* relaxed: the number that announces a name is read before */
+		for (k = 0; k < XR_STATS_DEVICE / 8 && xr_load_relaxed(&h->hold_device[i][k]) == want[k]; k++)
+			;
+		if (k == XR_STATS_DEVICE / 8)
+			return 1;
+	}
+	return 0;
 }
 
 void xr_stats_flow_rdma(struct xr_stats_flow *f, const char *device, const uint8_t gid[16],

@@ -31,7 +31,7 @@
  * the slot's sequence number: odd while they change.
  */
 #define XR_STATS_MAGIC	 0x3153414d44525858ull /* "XXRDMAS1" in little-endian order */
-#define XR_STATS_VERSION 6
+#define XR_STATS_VERSION 7
 #define XR_STATS_TUNES	5u /* settings that operators can change: tune.h */
 #define XR_STATS_COUNTER_ROOM 128 /* counters and reasons each; grow into the room */
 #define XR_STATS_FLOWS_OFF    4096
@@ -110,6 +110,10 @@ enum xr_stats_state { /* of a slot; 0 is a free one */
 	XR_STATE_COUNT
 };
 
+#define XR_STATS_DEVICE 24	/* bytes of a device's name */
+#define XR_STATS_HOLDS 4	/* devices that an operator can take out of use */
+#define XR_STATS_SHM "shm"	/* the name of shared memory, as a device */
+
 struct xr_stats_addr {
 	uint8_t addr[16]; /* network order; the first 4 bytes for AF_INET */
 	uint16_t port;	  /* host order */
@@ -170,7 +174,7 @@ struct xr_stats_flow {
 	_Alignas(128) struct xr_stats_dir tx;
 	struct xr_stats_rdma rdma;
 	_Alignas(128) struct xr_stats_dir rx;
-	char device[24];		/* as rdma */
+	char device[XR_STATS_DEVICE];	/* as rdma */
 };
 
 struct xr_stats_header {
@@ -198,6 +202,8 @@ struct xr_stats_header {
 	char program[128];		/* base name of the executable */
 	char xrdma_version[32];
 	_Atomic uint64_t tune[XR_STATS_TUNES]; /* written by operators, as `control` above */
+	/* likewise: names of devices, with zeroes behind, whose flows shall be on TCP */
+	_Atomic uint64_t hold_device[XR_STATS_HOLDS][XR_STATS_DEVICE / 8];
 };
 
 struct xr_stats_segment {
@@ -374,6 +380,8 @@ void xr_stats_flow_closing(struct xr_stats_flow *f);
 void xr_stats_flow_reason(struct xr_stats_flow *f, enum xr_reason reason);
 void xr_stats_flow_carrier(struct xr_stats_flow *f, enum xr_carrier tx, enum xr_carrier rx,
 			   uint32_t peer_pid);
+/* 1: an operator has taken this device out of use. */
+int xr_stats_device_held(const struct xr_stats_header *h, const char *name);
 /* What carries it when its carrier is RDMA. */
 void xr_stats_flow_rdma(struct xr_stats_flow *f, const char *device, const uint8_t gid[16],
 			uint32_t qpn, uint32_t peer_qpn);

@@ -3,7 +3,7 @@
  * What an operator asks of a running process: to keep its flows, or one of them, on TCP; to change a setting.
  *
  * The wish lies in the statistics segment, which the process's own user may write to: a
- * word for the whole process, one per flow, and a number that changes with them.  Hooks
+ * word for the whole process, one per flow, names of devices, and a number that changes with them.  Hooks
  * compare that number with the one they saw last.  A process that sleeps is woken by a
  * FIFO beside the segment, which all sleepers watch; without one (no statistics, no
  * descriptor) it obeys when it next calls.
@@ -64,8 +64,10 @@ void xr_control_drain(void)
 
 int xr_control_holds(const struct xr_flow *f)
 {
-	return xr_load_relaxed(&xr_stats_now()->h.hold) ||
-	       (f->st && xr_load_relaxed(&f->st->hold));
+	const struct xr_stats_header *h = &xr_stats_now()->h;
+
+	return xr_load_relaxed(&h->hold) || (f->st && xr_load_relaxed(&f->st->hold)) ||
+	       xr_stats_device_held(h, f->st && *f->st->device ? f->st->device : XR_STATS_SHM);
 }
 
 static void control_one(void *arg, struct xr_flow *f)

@@ -145,6 +145,7 @@ static bool copy_flow(const struct xr_stats_flow *f, struct xr_segment_flow *out
 		out->attempts = xr_load_relaxed(&f->ctl.attempts);
 		out->upgrades = xr_load_relaxed(&f->ctl.upgrades);
 		out->retreats = xr_load_relaxed(&f->ctl.retreats);
+		copy_text(out->device, f->device, sizeof(out->device));
 		out->held = xr_load_relaxed(&f->hold) != 0;
 		/* the fields before the second look */
 		atomic_thread_fence(memory_order_acquire);
@@ -253,8 +254,11 @@ static int read_mapped(const struct xr_stats_segment *from, size_t size, struct 
 	copy_text(seg->version, from->h.xrdma_version, sizeof(seg->version));
 	seg->life = life(&from->h);
 	copy_segment(from, flows, seg);
+	for (uint32_t i = 0; i < XR_STATS_HOLDS; i++)
+		copy_text(seg->held_device[i], (const char *)from->h.hold_device[i], XR_STATS_DEVICE);
 	for (uint32_t i = 0; i < seg->n_flows; i++)
-		seg->flow[i].held |= seg->held;
+		seg->flow[i].held |= seg->held ||
+				     xr_stats_device_held(&from->h, xr_segment_device(&seg->flow[i]));
 out:
 	sigaction(SIGBUS, &old, NULL);
 	return err;
@@ -332,6 +336,11 @@ const char *xr_segment_carrier(const struct xr_segment_flow *f)
 unsigned int xr_segment_off(const struct xr_segment *seg)
 {
 	return seg->held ? XR_REASON_OPERATOR : seg->off;
+}
+
+const char *xr_segment_device(const struct xr_segment_flow *f)
+{
+	return *f->device ? f->device : XR_STATS_SHM;
 }
 
 bool xr_segment_on_fabric(const struct xr_segment_flow *f)

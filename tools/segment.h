@@ -22,7 +22,8 @@ struct xr_segment_flow {
 		uint32_t slots, credits;
 	} tx, rx;
 	uint64_t turns, attempts, upgrades, retreats;
-	bool held; /* an operator keeps it, or its process, on TCP */
+	char device[XR_STATS_DEVICE]; /* of RDMA, if it ever was there */
+	bool held; /* an operator keeps it, its process, or its device on TCP */
 };
 
 enum xr_segment_life {
@@ -41,6 +42,7 @@ struct xr_segment {
 	uint64_t tune[XR_STATS_TUNES]; /* what operators set, plus 1; 0: nothing */
 	bool helper_thread;
 	bool held; /* an operator keeps all its flows on TCP */
+	char held_device[XR_STATS_HOLDS][XR_STATS_DEVICE]; /* ... those of these devices; "" none */
 	unsigned int off; /* enum xr_reason: why none of its flows can leave TCP; 0: some can */
 	uint64_t opened_ns;
 	uint64_t counter[XR_STAT_COUNT];   /* totals, with those of open flows */
@@ -75,6 +77,9 @@ unsigned int xr_segment_off(const struct xr_segment *seg);
 
 /* A direction of the flow is on a fabric. */
 bool xr_segment_on_fabric(const struct xr_segment_flow *f);
+
+/* The device that carries the flow, or would. */
+const char *xr_segment_device(const struct xr_segment_flow *f);
 
 extern const char *const xr_segment_counter_names[XR_STAT_COUNT];
 

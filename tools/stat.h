@@ -16,6 +16,7 @@ struct xr_stat_options {
 	double watch; /* seconds; 0 once */
 	double wait;  /* seconds that --retreat may take; 0 not given */
 	int fd;	      /* -1 any */
+	const char *device; /* of RDMA, or "shm"; NULL any */
 	pid_t pid;    /* 0 any */
 	const char *program; /* glob or NULL */
 	const char *dir;     /* --dir or NULL */

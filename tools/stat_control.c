@@ -54,6 +54,32 @@ static int put_flows(int fd, const struct xr_stats_header *h, int want, uint32_t
 	return n;
 }
 
+/* The name of the device into the list of those that are held, or out of it.  0 or -errno. */
+static int put_device(int fd, const struct xr_stats_header *h, const char *name, bool hold)
+{
+	char want[XR_STATS_DEVICE] = "", is[XR_STATS_DEVICE];
+	int room = -1;
+
+	snprintf(want, sizeof(want), "%s", name);
+	for (int i = 0; i < XR_STATS_HOLDS; i++) {
+		off_t at = (off_t)(offsetof(struct xr_stats_header, hold_device) + (size_t)i * sizeof(is));
+
+		memcpy(is, (const char *)h->hold_device[i], sizeof(is));
+		if (!memcmp(is, want, sizeof(is))) {
+			memset(is, 0, sizeof(is));
+			return hold || pwrite(fd, is, sizeof(is), at) == sizeof(is) ? 0 : -EIO;
+		}
+		if (!*is)
+			room = i;
+	}
+	if (!hold)
+		return 0;
+	if (room < 0)
+		return -ENOSPC;
+	return pwrite(fd, want, sizeof(want), (off_t)(offsetof(struct xr_stats_header, hold_device) +
+						      (size_t)room * sizeof(want))) == sizeof(want) ? 0 : -EIO;
+}
+
 /* Writes the wish, changes the number that hooks compare, rings the bell. */
 static int ask(const char *path, const struct xr_stat_options *opt)
 {
@@ -69,6 +95,8 @@ static int ask(const char *path, const struct xr_stat_options *opt)
 	if (!r && opt->fd >= 0) {
 		r = put_flows(fd, &h, opt->fd, opt->retreat);
 		r = r > 0 ? 0 : r ? r : -ENOENT;
+	} else if (!r && opt->device) {
+		r = put_device(fd, &h, opt->device, opt->retreat);
 	} else if (!r && (opt->retreat || opt->back)) {
 		r = put(fd, offsetof(struct xr_stats_header, hold), opt->retreat);
 	}
@@ -95,6 +123,7 @@ static const char *cause(int err)
 {
 	return err == -ENOENT ? "no connection with that descriptor" :
 	       err == -EPROTONOSUPPORT ? "is of another version of xrdma" :
+	       err == -ENOSPC ? "too many devices are held already" :
 	       err == -EBADMSG ? "is no segment of statistics" : strerror(-err);
 }
 
@@ -130,6 +159,7 @@ static void look(const struct xr_stat_options *opt, const struct xr_stat_set *se
 			const struct xr_segment_flow *f = &set->seg[i].flow[j];
 
 			if ((opt->fd >= 0 && f->id.fd != opt->fd) ||
+			    (opt->device && strcmp(opt->device, xr_segment_device(f))) ||
 			    f->id.state == XR_STATE_LISTEN)
 				continue;
 			t->flows++;

@@ -79,7 +79,7 @@ static json_t *process(const struct xr_segment *seg)
 {
 	static const char *const life[] = {"live", "dead", "foreign"};
 	json_t *counters = json_object(), *reasons = json_object(), *unlisted = json_object(),
-	       *set = json_object();
+	       *set = json_object(), *devices = json_array();
 
 	for (int i = 0; i < XR_STAT_COUNT; i++)
 		json_object_set_new(counters, xr_segment_counter_names[i],
@@ -96,12 +96,15 @@ static json_t *process(const struct xr_segment *seg)
 		if (seg->tune[i])
 			json_object_set_new(set, xr_config_keys[xr_tune_key[i]].name,
 					    json_integer((json_int_t)(seg->tune[i] - 1)));
-	return json_pack("{s:i, s:s, s:I, s:s, s:s, s:b, s:s, s:b, s:o, s:I, s:o, s:o, s:o}", "pid", (int)seg->pid,
-			 "program", seg->program, "uid", (json_int_t)seg->uid, "life",
+	for (uint32_t i = 0; i < XR_STATS_HOLDS; i++)
+		if (*seg->held_device[i])
+			json_array_append_new(devices, json_string(seg->held_device[i]));
+	return json_pack("{s:i, s:s, s:I, s:s, s:s, s:b, s:s, s:b, s:o, s:o, s:I, s:o, s:o, s:o}", "pid",
+			 (int)seg->pid, "program", seg->program, "uid", (json_int_t)seg->uid, "life",
 			 life[seg->life], "xrdma_version", seg->version, "helper_thread",
 			 (int)seg->helper_thread, "reason", xr_reason_name(xr_segment_off(seg)),
-			 "held", (int)seg->held, "set", set, "opened_ns", (json_int_t)seg->opened_ns, "counters",
-			 counters, "reasons", reasons, "unlisted", unlisted);
+			 "held", (int)seg->held, "held_devices", devices, "set", set, "opened_ns",
+			 (json_int_t)seg->opened_ns, "counters", counters, "reasons", reasons, "unlisted", unlisted);
 }
 
 int xr_stat_print_json(FILE *out, const struct xr_stat_set *set)

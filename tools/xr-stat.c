@@ -29,6 +29,7 @@ enum {
 	OPT_RETREAT,
 	OPT_RETURN,
 	OPT_FD,
+	OPT_DEVICE,
 	OPT_WAIT,
 	OPT_SET,
 };
@@ -49,6 +50,7 @@ static const struct argp_option options[] = {
 	{"dead", OPT_DEAD, 0, 0, "also what crashed processes left, without removing it", 3},
 	{"dir", OPT_DIR, "DIR", 0, "the stats_dir of the programs to look at", 3},
 	{"fd", OPT_FD, "FD", 0, "only the connection with this descriptor (--retreat, --return)", 3},
+	{"device", OPT_DEVICE, "NAME", 0, "only connections on this device, or shm (--retreat, --return)", 3},
 	{"retreat", OPT_RETREAT, 0, 0,
 	 "take connections back to TCP, now, and keep them there; open ones and new ones", 4},
 	{"return", OPT_RETURN, 0, 0, "let them leave TCP again, when they next carry data", 4},
@@ -115,6 +117,19 @@ static int whole_number(const char *arg, long min, const char *what, struct argp
 	return (int)v;
 }
 
+/* A name with a mistake would be held, and nothing would happen. */
+static const char *device(const char *arg, struct argp_state *state)
+{
+	char path[64];
+
+	if (!strcmp(arg, XR_STATS_SHM))
+		return arg;
+	snprintf(path, sizeof(path), "/sys/class/infiniband/%.*s", XR_STATS_DEVICE - 1, arg);
+	if (!*arg || *arg == '.' || strchr(arg, '/') || strlen(arg) >= XR_STATS_DEVICE || access(path, F_OK))
+		argp_error(state, "'%s' is neither shm nor an RDMA device of this machine", arg);
+	return arg;
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct xr_stat_options *opt = state->input;
@@ -171,6 +186,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPT_FD:
 		opt->fd = whole_number(arg, 0, "descriptor", state);
 		return 0;
+	case OPT_DEVICE:
+		opt->device = device(arg, state);
+		return 0;
 	case OPT_SET:
 		set(opt, arg, state);
 		return 0;
@@ -182,6 +200,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 			argp_error(state, "--retreat and --return exclude each other");
 		if (opt->fd >= 0 && (!opt->pid || !(opt->retreat || opt->back)))
 			argp_error(state, "--fd goes with --pid and --retreat or --return");
+		if (opt->device && (opt->fd >= 0 || !(opt->retreat || opt->back)))
+			argp_error(state, "--device goes with --retreat or --return, and not with --fd");
 		if (opt->json && opt->prometheus)
 			argp_error(state, "--json and --prometheus exclude each other");
 		if ((opt->json || opt->prometheus || opt->watch > 0) && (opt->retreat || opt->back || opt->tunes))

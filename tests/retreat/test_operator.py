@@ -2,6 +2,7 @@
 """xr-stat --retreat and --return: under sleepers of every kind, to a stopped peer, with bytes on the way;
 and what else brings a flow back to TCP and lets it go again.
 """
+import json
 import os
 import re
 import select
@@ -173,6 +174,47 @@ def test_one_connection_of_many(live):
     assert live.is_up()
     assert not live.is_up(c2)
     operate(live.env, "--retreat", "--pid=%d" % live.s.sh.pid, "--fd=999", status=1)
+
+
+def test_a_device_is_taken_out_of_use(live):
+    """All connections that it carries, of all programs, and new ones; by a wish of its own."""
+    c2, s2 = live.connect()
+    live.upgrade(c2, s2)
+
+    def all_on(carrier):
+        live.turns(8, 300)
+        live.turns(8, 300, c2, s2)
+        return [f["carrier"] for f in live.env.flows()] == [carrier] * 4
+    p = subprocess.Popen([harness.find("xr-stat", "tools/xr-stat"), "--retreat", "--device=shm"], text=True,
+                         env={**os.environ, **live.env.env}, stdout=subprocess.PIPE)
+    harness.until(lambda: all_on("tcp"), 10, "all on TCP")
+    assert p.communicate(timeout=10)[0] == "4 connections of 2 processes on TCP\n" and p.returncode == 0
+    assert {(f["reason"], f["held"]) for f in live.env.flows()} == {("operator", True)}
+    told = json.loads(harness.xr_stat({**os.environ, **live.env.env}, "-j"))["processes"]
+    assert [(q["held"], q["held_devices"]) for q in told] == [(False, ["shm"])] * 2
+    # neither wish undoes the other
+    operate(live.env, "--return")
+    c3, s3 = live.connect()
+    for _ in range(10):
+        live.turns(20, 1000, c3, s3)
+    assert all(f["carrier"] == "tcp" and f["reason"] == "operator" for f in live.carriers(c3).values())
+    c3.close()
+    s3.close()
+    operate(live.env, "--retreat", "--pid=%d" % live.s.sh.pid)
+    assert operate(live.env, "--return", "--device=shm") == "4 connections of 2 processes may leave TCP\n"
+    assert all_on("tcp")
+    operate(live.env, "--return")
+    harness.until(lambda: all_on(live.env.fabric), 10, "all on the fabric")
+
+
+@pytest.mark.parametrize("args, said", [
+    (("--retreat", "--device=no-such"), "neither shm nor"), (("--retreat", "--device=../../../tmp"), "neither"),
+    (("--retreat", "--device="), "neither"), (("--device=shm",), "goes with"),
+    (("--retreat", "--device=shm", "--pid=1", "--fd=3"), "not with --fd")])
+def test_a_device_that_there_is_not(env, args, said):
+    p = subprocess.run([harness.find("xr-stat", "tools/xr-stat"), *args], text=True, timeout=20,
+                       env={**os.environ, **env.env}, capture_output=True, check=False)
+    assert p.returncode == 2 and said in p.stderr
 
 
 def test_new_connections_stay_on_tcp_meanwhile(live):
