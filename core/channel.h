@@ -101,7 +101,7 @@ struct xr_out {			/* a message between send and settled */
 	struct xrdma_mem *mem;
 	const void *data;
 	uint64_t id, len;
-	uint64_t at;		/* ns: when it went (0: not measured); before that, of traced ones: when it was queued */
+	uint64_t at;		/* ns: when it went (0: unknown); of traced ones, before that: when it was queued */
 	uint32_t imm, rkey, wire;	/* wire: bytes of its SEND */
 	uint8_t flags;		/* those of its header, and XR_OUT_* */
 	uint8_t trace[XR_MSG_TRACE_LEN];

@@ -136,9 +136,9 @@ enum xrdma_option {
 };
 
 /*
- * The keepalive options, QP_CACHE, REST_MS and TRACE_SAMPLE hold at once, all others for channels that are made afterwards.
- * Preset for keepalive are 2000 ms and 3 probes, on the shm device 0 and 0: there the kernel tells who died, and a
- * peer that computes is not dead. -EINVAL: unknown or out of range; -EBUSY: POOL_BYTES, QUEUE_US and
+ * The keepalive options, QP_CACHE, REST_MS and TRACE_SAMPLE hold at once, all others for channels that are made
+ * afterwards. Preset for keepalive are 2000 ms and 3 probes, on the shm device 0 and 0: there the kernel tells who
+ * died, and a peer that computes is not dead. -EINVAL: unknown or out of range; -EBUSY: POOL_BYTES, QUEUE_US and
  * FETCH_BYTES once there was a channel; -EACCES, -ENOSPC, ...: TRACE_SAMPLE, where records cannot be kept. The
  * context's thread.
  */
