@@ -46,7 +46,8 @@
 	X(limits, max_flows, MAX_FLOWS, INT, "64K", 0, 1048576, NULL, "N",                         \
 	  "connections of one process that may leave TCP, at once",                                \
 	  "Sockets count from the moment they are made. Further connections stay on TCP with the " \
-	  "reason limit-flows; xr-stat counts them and cannot list them.")                         \
+	  "reason limit-flows; xr-stat counts them and cannot list them. Under a limit of address "  \
+	  "space (RLIMIT_AS) the number is what has room in a sixteenth of it.")                   \
 	X(limits, max_memory, MAX_MEMORY, SIZE, "1G", 0, 1ull << 46, NULL, "SIZE",                 \
 	  "shared memory that one process may use",                                                \
 	  "The budget of all segments that this process creates. When it is used up, further "     \

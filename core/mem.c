@@ -67,27 +67,41 @@ uint64_t xr_now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-static __thread int mem_tid;
-static XR_FORK_DATA int mem_pid;
-
-int xr_gettid(void)
+uint64_t xr_now_tick(void)
 {
-	if (xr_unlikely(!mem_tid))
-		mem_tid = (int)xr_sys0(SYS_gettid);
-	return mem_tid;
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-int xr_getpid(void)
+uint64_t xr_tick_ns(void)
 {
-	if (xr_unlikely(!mem_pid))
-		mem_pid = (int)xr_sys0(SYS_getpid);
-	return mem_pid;
+	struct timespec ts;
+
+	return clock_getres(CLOCK_MONOTONIC_COARSE, &ts) ? 10000000u :
+	       (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+__thread int xr_mem_tid;
+XR_FORK_DATA int xr_mem_pid;
+
+int xr_gettid_ask(void)
+{
+	xr_mem_tid = (int)xr_sys0(SYS_gettid);
+	return xr_mem_tid;
+}
+
+int xr_getpid_ask(void)
+{
+	xr_mem_pid = (int)xr_sys0(SYS_getpid);
+	return xr_mem_pid;
 }
 
 void xr_process_forked(void)
 {
-	mem_tid = 0;
-	mem_pid = 0;
+	xr_mem_tid = 0;
+	xr_mem_pid = 0;
 }
 
 int xr_random(void *p, size_t len)

@@ -34,6 +34,9 @@ void xr_unmap(void *p, size_t len);
 
 /* Monotonic time in nanoseconds (vDSO, ~20 ns). */
 uint64_t xr_now_ns(void);
+/* The same clock at the kernel's last tick, for a fraction of the cost; how far that may be behind. */
+uint64_t xr_now_tick(void);
+uint64_t xr_tick_ns(void);
 
 /* ns until then, 0 when it is over. */
 static inline uint64_t xr_ns_left(uint64_t end)
@@ -54,11 +57,28 @@ static inline uint64_t xr_cycles(void)
 #endif
 }
 
+/* Asked for once, by xr_gettid_ask() and xr_getpid_ask(); 0: not yet. */
+extern __thread int xr_mem_tid;
+extern int xr_mem_pid;
+int xr_gettid_ask(void);
+int xr_getpid_ask(void);
+
 /* Kernel thread id, cached in TLS and renewed after fork. */
-int xr_gettid(void);
+static inline int xr_gettid(void)
+{
+	int tid = xr_mem_tid;
+
+	return __builtin_expect(tid != 0, 1) ? tid : xr_gettid_ask();
+}
 
 /* getpid() cached; xr_process_forked() in the child renews both. */
-int xr_getpid(void);
+static inline int xr_getpid(void)
+{
+	int pid = xr_mem_pid;
+
+	return __builtin_expect(pid != 0, 1) ? pid : xr_getpid_ask();
+}
+
 void xr_process_forked(void);
 
 /* `len` random bytes: getrandom, never blocking after boot. */

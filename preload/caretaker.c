@@ -21,7 +21,7 @@
 
 /* Process ids of those that are children of this process; -1: being made; 0: free. */
 static _Atomic int care_kid[CARE_KIDS];
-static XR_FORK_DATA _Atomic uint32_t care_kids;
+XR_FORK_DATA _Atomic uint32_t xr_care_kids;
 /* In memory shared with them: they are to leave. */
 static XR_FORK_DATA _Atomic(_Atomic(uint32_t) *) care_part;
 static XR_FORK_DATA uint32_t care_is_kid;	/* in a caretaker: it is such a child */
@@ -238,7 +238,7 @@ static _Atomic int *care_place(void)
 		int free = 0;
 
 		if (xr_cas(&care_kid[i], &free, -1)) {
-			xr_fetch_add(&care_kids, 1);
+			xr_fetch_add(&xr_care_kids, 1);
 			return &care_kid[i];
 		}
 	}
@@ -248,14 +248,14 @@ static _Atomic int *care_place(void)
 static void care_place_free(_Atomic int *kid, int pid)
 {
 	if (xr_cas(kid, &pid, 0))
-		xr_fetch_sub(&care_kids, 1);
+		xr_fetch_sub(&xr_care_kids, 1);
 }
 
 void xr_care_reap(void)
 {
 	uint32_t i;
 
-	if (xr_likely(!xr_load_relaxed(&care_kids)))
+	if (xr_likely(!xr_load_relaxed(&xr_care_kids)))
 		return;
 	for (i = 0; i < CARE_KIDS; i++) {
 		int pid = xr_load_relaxed(&care_kid[i]);
@@ -277,12 +277,12 @@ void xr_care_part(void)
 	_Atomic(uint32_t) *part;
 
 	xr_care_reap();
-	if (xr_likely(!xr_load_relaxed(&care_kids)))
+	if (xr_likely(!xr_load_relaxed(&xr_care_kids)))
 		return;
 	/* relaxed: they look again and again */
 	part = xr_load_relaxed(&care_part);
 	xr_store_relaxed(part, 1);
-	while (xr_load_relaxed(&care_kids) && xr_now_ns() < end) {
+	while (xr_load_relaxed(&xr_care_kids) && xr_now_ns() < end) {
 		xr_sys5(SYS_ppoll, NULL, 0, &nap, NULL, 0);
 		xr_care_reap();
 	}
@@ -299,7 +299,7 @@ void xr_care_forked(void)
 		return;
 	for (i = 0; i < CARE_KIDS; i++)
 		xr_store_relaxed(&care_kid[i], 0);
-	xr_store_relaxed(&care_kids, 0);
+	xr_store_relaxed(&xr_care_kids, 0);
 	xr_unmap((void *)part, sizeof(*part));
 	xr_store_relaxed(&care_part, NULL);
 }

@@ -524,7 +524,7 @@ static int told(const struct xr_epoll *ep, const struct epoll_event *evs, int n)
 int xr_epoll_wait_ms(int epfd, struct epoll_event *evs, int max, int ms, const sigset_t *sigmask)
 {
 	struct xr_epoll *ep = xr_fd_epoll(epfd);
-	uint64_t deadline = ms > 0 ? xr_now_ns() + (uint64_t)ms * 1000000u : 0;
+	uint64_t begun = ms > 0 ? xr_now_tick() : 0, deadline;
 	struct xr_signal_mark mark = xr_signal_mark();
 	int first = INT_MIN, saved = errno;
 
@@ -542,6 +542,9 @@ int xr_epoll_wait_ms(int epfd, struct epoll_event *evs, int max, int ms, const s
 			return first;
 		errno = saved;
 	}
+	/* while nothing has moved the kernel keeps the time, and ours need not be told exactly */
+	deadline = ms <= 0 ? 0 : (uint64_t)ms * 1000000u +
+		   (first == INT_MIN ? xr_now_ns() : begun + xr_tick_ns());
 
 	struct ep_wait w = {
 		.ep = ep, .evs = evs, .sigmask = sigmask, .deadline = deadline, .epfd = epfd, .max = max,

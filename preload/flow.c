@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include "caretaker.h"
 #include "control.h"
@@ -40,14 +41,30 @@ void xr_slab_unlock(void)
 
 /* ---- slab ---------------------------------------------------------------- */
 
+#define SLAB_SHARE	16u	/* of a limit of address space: the program wants it itself */
+
+static size_t slab_flows(size_t slots)
+{
+	size_t n = xr_cfg.max_flows, each = sizeof(struct xr_flow) + sizeof(struct xr_flow_priv) +
+		   slots * sizeof(struct xr_shm_meta) + sizeof(struct xr_stats_flow);
+	struct rlimit rl;
+
+	if (!xr_sys4(SYS_prlimit64, 0, RLIMIT_AS, 0, &rl) && rl.rlim_cur != RLIM_INFINITY &&
+	    n > rl.rlim_cur / SLAB_SHARE / each)
+		n = rl.rlim_cur / SLAB_SHARE / each;
+	return n;
+}
+
 int xr_flow_init(void)
 {
 	struct xr_flow_slab *s = &xr_slab;
-	size_t n = xr_cfg.max_flows, slots = xr_cfg.ring_slots;
+	size_t slots = xr_cfg.ring_slots, n = slab_flows(slots);
 	int r;
 
 	if (s->flow && s->pid == xr_getpid())
 		return 0;
+	if (!n)
+		return -ENOMEM;
 	r = xr_random(xr_uuid, sizeof(xr_uuid));
 	if (r)
 		return r;
@@ -141,6 +158,7 @@ struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonb
 	xr_store_relaxed(&f->priv->probed, 0);
 	f->priv->regs = NULL;
 	f->priv->young.ep = NULL;
+	xr_store_relaxed(&f->priv->young.lock.owner, 0);
 	f->priv->unlisted = 0;
 	f->need_turns = UINT32_MAX;
 	f->need_bytes = UINT64_MAX;
@@ -392,7 +410,7 @@ void xr_flow_closed(struct xr_flow *f)
 	flow_reclaim(f);
 }
 
-void xr_flow_sweep(void)
+void xr_flow_sweep_now(void)
 {
 	static _Atomic uint64_t last, period;
 	struct xr_flow_slab *s = &xr_slab;
@@ -402,7 +420,7 @@ void xr_flow_sweep(void)
 	xr_care_reap();
 	if (s->pid == xr_getpid())
 		xr_links_sweep();
-	if (xr_likely(s->limbo == UINT32_MAX) || s->pid != xr_getpid())
+	if (s->limbo == UINT32_MAX || s->pid != xr_getpid())
 		return;
 	now = xr_now_ns();
 	if (now - then < xr_load_relaxed(&period) || !xr_cas(&last, &then, now))

@@ -27,6 +27,7 @@
 #include "atomic.h"
 #include "config.h"
 #include "flow_far.h"
+#include "lock.h"
 #include "reason.h"
 #include "shm_link.h"
 #include "stats.h"
@@ -46,10 +47,6 @@ enum xr_rx_state { XR_RX_TCP, XR_RX_READY, XR_RX_DRAIN, XR_RX_RING, XR_RX_SKIP }
 enum xr_tx_state { XR_TX_TCP, XR_TX_RING, XR_TX_REPLAY };
 
 enum xr_flow_role { XR_FLOW_UNSET, XR_FLOW_CONNECT, XR_FLOW_ACCEPT };
-
-struct xr_lock {
-	_Atomic uint32_t owner;		/* kernel thread id, 0 when free */
-};
 
 /* Links a flow may have been on: who looked without a lock may be looking still. */
 #define XR_FLOW_PAST 3
@@ -156,13 +153,14 @@ struct xr_flow_kids {
 
 struct xr_epoll;
 
-/* The one registration of a flow that never moved: epoll_young.c, under its lock. */
+/* The one registration of a flow that never moved: epoll_young.c. */
 struct xr_flow_young {
 	struct xr_epoll *ep;		/* NULL: there is none */
-	uint64_t token;			/* of the file: its memory may be another one's by now */
 	uint64_t data;
 	uint32_t events;
 	int fd;
+	uint32_t file;			/* which one: the memory may be another one's by now */
+	struct xr_lock lock;
 };
 
 /* Private to each process (copied on fork). */
@@ -174,7 +172,7 @@ struct xr_flow_priv {
 	int orphan;			/* ours, in the place of the program's last; -1: none */
 	_Atomic uint64_t probed;	/* what had been received at the last look at an idle flow */
 	void *regs;			/* epoll registrations: epoll.c, under its lock */
-	struct xr_flow_young young;
+	struct xr_flow_young young;	/* with what is above, one line for most connections */
 };
 
 /* ---- life ---------------------------------------------------------------- */
@@ -337,13 +335,6 @@ uint32_t xr_flow_owes(struct xr_flow *f, int fd);
 
 /* This process has brought a flow of an ancestor back to TCP; in its own children 0. */
 extern uint32_t xr_flow_touched;
-
-/* ---- locks --------------------------------------------------------------- */
-
-/* 0, or -EDEADLK when this thread holds it (a signal handler came in between). */
-int xr_lock(struct xr_lock *l);
-int xr_trylock(struct xr_lock *l);	/* 0 or -EBUSY */
-void xr_unlock(struct xr_lock *l);
 
 /* ---- between flow*.c and upgrade.c ----------------------------------------- */
 
@@ -575,7 +566,17 @@ void xr_flow_kid_counts(struct xr_flow *f);
 /* Processes that may hold the flow: an upper bound. */
 uint32_t xr_flow_holders(const struct xr_flow *f);
 /* Rate-limited house-keeping (closed flows whose peer is done, dead links); any hook may call it. */
-void xr_flow_sweep(void);
+void xr_flow_sweep_now(void);
+extern _Atomic uint32_t xr_care_kids;	/* processes of ours to be collected: caretaker.c */
+extern _Atomic uint32_t xr_links_kept;	/* without a flow, for those who reconnect: links.c */
+
+static inline void xr_flow_sweep(void)
+{
+	/* a hint: what is there to be swept, racy */
+	if (xr_unlikely(xr_slab.limbo != UINT32_MAX || xr_load_relaxed(&xr_care_kids) ||
+			xr_load_relaxed(&xr_links_kept)))
+		xr_flow_sweep_now();
+}
 /* At its exit. */
 void xr_flow_kid_exit(void);
 /* exit(), _exit(), destructor: END on everything that this process alone holds. */

@@ -32,12 +32,15 @@ XR_HOOK int epoll_create1(int flags)
 	return created(XR_SPARE(xr_real.epoll_create1(flags)), flags);
 }
 
-static int known(int epfd)
+/* The file, when it is one of ours and this process may use it. */
+static inline struct xr_epoll *known(int epfd)
 {
-	if (xr_likely(!xr_fd_epoll(epfd)) || xr_unlikely(xr_vfork_depth))
-		return 0;
+	struct xr_epoll *ep = xr_fd_epoll(epfd);
+
+	if (!ep || xr_unlikely(xr_vfork_depth))
+		return NULL;
 	xr_fork_check();
-	return 1;
+	return ep;
 }
 
 XR_SLOW int ctl_flow(struct xr_flow *f, int epfd, int op, int fd, struct epoll_event *ev)
@@ -67,13 +70,15 @@ XR_SLOW int ctl_flow(struct xr_flow *f, int epfd, int op, int fd, struct epoll_e
 XR_HOOK int epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 {
 	struct xr_flow *f = xr_fd_flow(fd);
+	struct xr_epoll *ep;
 	int r;
 
 	if (f) {
 		/* what can never move needs no record: the kernel's is all there is to know */
 		if (xr_flow_settled(f))
 			return xr_real.epoll_ctl(epfd, op, fd, ev);
-		r = known(epfd) ? xr_epoll_ctl_young(epfd, op, fd, f, ev) : 1;
+		ep = known(epfd);
+		r = ep ? xr_epoll_ctl_young(ep, epfd, op, fd, f, ev) : 1;
 		if (xr_likely(r != 1))
 			return (int)xr_ret(r);
 	}

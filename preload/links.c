@@ -12,7 +12,7 @@ static XR_FORK_DATA struct xr_shm_link *flow_links;
  */
 #define LINKS_KEPT	8u
 #define LINKS_KEPT_NS	5000000000ull
-static XR_FORK_DATA _Atomic uint32_t links_kept;
+XR_FORK_DATA _Atomic uint32_t xr_links_kept;
 
 struct xr_shm_link *xr_links_find(const uint8_t uuid[16], uint64_t id, int side)
 {
@@ -24,7 +24,7 @@ struct xr_shm_link *xr_links_find(const uint8_t uuid[16], uint64_t id, int side)
 		    (!id || l->id == id) && (side < 0 || l->side == side))
 			break;
 	if (l && !xr_fetch_add(&l->nflows, 1)) {
-		xr_fetch_sub(&links_kept, 1);
+		xr_fetch_sub(&xr_links_kept, 1);
 		xr_stats_add(XR_STAT_LINKS_REUSED, 1);
 	}
 	xr_slab_unlock();
@@ -113,7 +113,7 @@ static struct xr_shm_link *link_kept(uint64_t now, uint64_t ns)
 	if (!old)
 		return NULL;
 	link_unlist(old);
-	xr_fetch_sub(&links_kept, 1);
+	xr_fetch_sub(&xr_links_kept, 1);
 	return old;
 }
 
@@ -122,7 +122,7 @@ void xr_links_sweep(void)
 	struct xr_shm_link *l;
 	uint64_t now;
 
-	if (xr_likely(!xr_load_relaxed(&links_kept)))
+	if (xr_likely(!xr_load_relaxed(&xr_links_kept)))
 		return;
 	now = xr_now_ns();
 	do {
@@ -153,7 +153,7 @@ void xr_link_unref(struct xr_shm_link *l)
 	}
 	if (!xr_load_relaxed(&l->dead)) {
 		l->idle_ns = xr_now_ns();
-		l = xr_fetch_add(&links_kept, 1) < LINKS_KEPT ? NULL : link_kept(l->idle_ns, 0);
+		l = xr_fetch_add(&xr_links_kept, 1) < LINKS_KEPT ? NULL : link_kept(l->idle_ns, 0);
 	} else {
 		link_unlist(l);
 	}
@@ -205,5 +205,5 @@ void xr_links_forked(void)
 	for (l = flow_links; l; l = l->next)
 		xr_fd_close(l->conn);
 	flow_links = NULL;
-	xr_store_relaxed(&links_kept, 0);
+	xr_store_relaxed(&xr_links_kept, 0);
 }

@@ -1,24 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The lock of a direction, in family memory: its holder may be another process of the family. */
+/* A lock that is held: see lock.h. */
 #include <errno.h>
 #include <sched.h>
 #include <sys/syscall.h>
-#include "flow.h"
-#include "mem.h"
+#include "lock.h"
 
 static int lock_owner_gone(uint32_t tid)
 {
 	return xr_sys2(SYS_tkill, tid, 0) == -ESRCH;
 }
 
-int xr_trylock(struct xr_lock *l)
-{
-	uint32_t free = 0;
-
-	return xr_cas(&l->owner, &free, (uint32_t)xr_gettid()) ? 0 : -EBUSY;
-}
-
-int xr_lock(struct xr_lock *l)
+int xr_lock_slow(struct xr_lock *l)
 {
 	uint32_t self = (uint32_t)xr_gettid(), seen, rounds = 0;
 
@@ -43,10 +35,4 @@ int xr_lock(struct xr_lock *l)
 		if (rounds % 4096 == 0 && xr_load_relaxed(&l->owner) == self)
 			return 0;
 	}
-}
-
-void xr_unlock(struct xr_lock *l)
-{
-	/* release: the section's writes before the lock is seen free */
-	xr_store_release(&l->owner, 0);
 }

@@ -69,7 +69,7 @@ void xr_policy_publish(void)
 	 * is no address space for flows, none is taken for slots.
 	 */
 	r = xr_stats_open(xr_cfg.stats_dir, policy_name() ? policy_name() : policy_exe(),
-			  xr_slab.flow ? (uint32_t)xr_cfg.max_flows : 0);
+			  xr_slab.flow ? xr_slab.max : 0);
 	if (!r)
 		xr_stats_off(xr_config_off(&xr_cfg));
 	else if (r != -EALREADY && xr_cfg.origin[XR_KEY_STATS_DIR] != XR_ORIGIN_DEFAULT &&

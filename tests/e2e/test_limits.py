@@ -63,7 +63,7 @@ def test_memlock_zero(env):
     explained(limited(env, limit(MEMLOCK=0)))
 
 
-@pytest.mark.parametrize("mib", [32, 40, 64, 128, 512])
+@pytest.mark.parametrize("mib", [32, 40, 64, 96, 112, 120, 128, 136, 512])
 def test_address_space(env, mib):
     """RLIMIT_AS: mmap fails at some point, early or late. Two threads need their stacks of 8 MiB."""
     explained(limited(env, limit(AS=mib * M)))

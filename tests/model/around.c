@@ -39,8 +39,10 @@ uint64_t xr_now_ns(void)
 	return 1000000000000ull + W.side[cur].now;
 }
 
-int xr_gettid(void) { return cur + 1; }
-int xr_getpid(void) { return 1; }
+__thread int xr_mem_tid;
+int xr_mem_pid;
+int xr_gettid_ask(void) { return cur + 1; }
+int xr_getpid_ask(void) { return 1; }
 int xr_random(void *p, size_t len) { memset(p, 7, len); return 0; }
 void *xr_map_private(size_t len) { return calloc(1, len); }
 void *xr_map_family(size_t len) { return calloc(1, len); }

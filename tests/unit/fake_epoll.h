@@ -47,7 +47,8 @@ static inline int teardown(void **state)
 static inline int ctl_at(int epfd, int op, int fd, struct epoll_event *ev)
 {
 	struct xr_flow *f = xr_fd_flow(fd);
-	int r = f ? xr_epoll_ctl_young(epfd, op, fd, f, ev) : 1;
+	struct xr_epoll *file = xr_fd_epoll(epfd);
+	int r = f && file ? xr_epoll_ctl_young(file, epfd, op, fd, f, ev) : 1;
 
 	return r == 1 ? xr_epoll_ctl(epfd, op, fd, ev) : r;
 }

@@ -32,7 +32,7 @@ static struct fake *of(const struct xr_flow *f)
 
 /* ---- the interface of flow*.c ---------------------------------------------- */
 
-int xr_lock(struct xr_lock *l)
+int xr_lock_slow(struct xr_lock *l)
 {
 	uint32_t self = (uint32_t)xr_gettid(), seen = 0;
 
@@ -43,11 +43,6 @@ int xr_lock(struct xr_lock *l)
 		xr_sys0(SYS_sched_yield);
 	}
 	return 0;
-}
-
-void xr_unlock(struct xr_lock *l)
-{
-	xr_store_release(&l->owner, 0);
 }
 
 struct xr_shm_link *xr_flow_link_get(struct xr_flow *f)

@@ -66,7 +66,7 @@ static int begin(void **state)
 {
 	(void)state;
 	/* those of the test before */
-	for (int ms = 0; ms < 3000 && care_kids; ms++, usleep(1000))
+	for (int ms = 0; ms < 3000 && xr_care_kids; ms++, usleep(1000))
 		xr_care_reap();
 	S = mmap(NULL, sizeof(*S), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	xr_store_relaxed(&xr_stats_now()->counter[XR_STAT_CARETAKERS], 0);
@@ -243,7 +243,7 @@ static void it_is_collected(void **state)
 	assert_int_equal(errno, ECHILD);
 	xr_care_reap();
 	assert_int_equal(ended_children(), -1);
-	assert_int_equal(care_kids, 0);
+	assert_int_equal(xr_care_kids, 0);
 	close(fd[1]);
 }
 
@@ -306,11 +306,11 @@ static void a_forked_child_has_none(void **state)
 	if (!pid) {
 		xr_care_forked();
 		/* no wait for one that is not its own */
-		_exit(care_kids || care_part);
+		_exit(xr_care_kids || care_part);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
-	assert_int_equal(care_kids, 1);
+	assert_int_equal(xr_care_kids, 1);
 	assert_int_equal(write(fd[1], "x", 1), 1);
 	wait_procs(0, 1);
 	xr_care_part();

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The lock of a direction, of epoll files and of their registrations.  In family memory its
+ * holder may be another process of the family; and a signal handler may find that its own
+ * thread holds it.
+ */
+#ifndef XR_LOCK_H
+#define XR_LOCK_H
+
+#include <errno.h>
+#include <stdint.h>
+#include "atomic.h"
+#include "mem.h"
+
+struct xr_lock {
+	_Atomic uint32_t owner;		/* kernel thread id, 0 when free */
+};
+
+int xr_lock_slow(struct xr_lock *l);
+
+/* 0 or -EBUSY. */
+static inline int xr_trylock(struct xr_lock *l)
+{
+	uint32_t free = 0;
+
+	return xr_likely(xr_cas(&l->owner, &free, (uint32_t)xr_gettid())) ? 0 : -EBUSY;
+}
+
+/* 0, or -EDEADLK when this thread holds it (a signal handler came in between). */
+static inline int xr_lock(struct xr_lock *l)
+{
+	return xr_likely(!xr_trylock(l)) ? 0 : xr_lock_slow(l);
+}
+
+static inline void xr_unlock(struct xr_lock *l)
+{
+	/* release: the section's writes before the lock is seen free */
+	xr_store_release(&l->owner, 0);
+}
+
+#endif
