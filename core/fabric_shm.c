@@ -225,6 +225,16 @@ void shm_deactivate(struct shm_qp *q)
 	d->nactive--;
 }
 
+/* Neither end has anything for the other now: what is kept for the next message goes to all queue pairs. */
+static void qp_rest(struct shm_qp *q)
+{
+	if (q->peer) {
+		xr_shm_tx_rest(&q->req_tx);
+		xr_shm_tx_rest(&q->resp_tx);
+	}
+	shm_deactivate(q);
+}
+
 static void dev_harvested(void *arg, struct xr_shm_link *l, uint32_t cookie)
 {
 	struct shm_peer *p = arg;
@@ -319,7 +329,7 @@ static void dev_progress(struct shm_dev *d)
 			if (dev_needs_time(q) || shm_qp_arm(q))
 				q->idle = 0;
 			else
-				shm_deactivate(q);
+				qp_rest(q);
 		}
 	}
 }
@@ -353,7 +363,7 @@ static int shm_cq_arm(struct xr_cq *cq)
 		if (shm_qp_arm(q))
 			shm_wake(d);
 		else
-			shm_deactivate(q);
+			qp_rest(q);
 	}
 	for (p = d->peers; p; p = p->next)
 		if (p->link && xr_shm_link_pending(p->link, SHM_WAITER))

@@ -461,7 +461,8 @@ void shm_peer_progress(struct shm_dev *d)
 {
 	struct epoll_event ev[32];
 	int i, n = epoll_wait(d->cm_epoll, ev, 32, 0);
-	uint64_t count;
+	struct shm_peer *p;
+	uint64_t count, now;
 
 	for (i = 0; i < n; i++) {
 		void *object = (void *)(uintptr_t)(ev[i].data.u64 & ~3ull);
@@ -481,5 +482,9 @@ void shm_peer_progress(struct shm_dev *d)
 		}
 	}
 	peer_expire(d);
+	now = xr_now_ns();
+	for (p = d->peers; p; p = p->next)
+		if (p->link)
+			xr_shm_link_trim(p->link, now);
 	shm_peer_reap(d);
 }

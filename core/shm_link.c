@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -177,8 +178,10 @@ static uint32_t link_chunk_get(void *ctx)
 		i = l->chunk_free;
 		l->chunk_free = l->chunk_next[i];
 	}
-	if (i != UINT32_MAX)
+	if (i != UINT32_MAX) {
 		l->chunks_used++;
+		l->chunk_ns = xr_now_ns();
+	}
 	link_unlock(l);
 	if (xr_unlikely(i == UINT32_MAX))
 		xr_fetch_sub(&link_used, XR_CHUNK);
@@ -208,6 +211,30 @@ static void link_chunk_put(void *ctx, uint32_t i)
 	l->chunks_used--;
 	link_unlock(l);
 	xr_fetch_sub(&link_used, XR_CHUNK);
+}
+
+#define LINK_TRIM_NS		500000000u
+
+int xr_shm_link_trim(struct xr_shm_link *l, uint64_t now)
+{
+	int r = 0;
+
+	/* racy look: most links have nothing to give */
+	if (xr_likely(l->chunks_used || l->chunk_fresh <= LINK_CHUNKS_HOT))
+		return 0;
+	link_lock(l);
+	/* the peer has read all of it, and one that still looks finds zeros */
+	if (!l->chunks_used && !xr_load_relaxed(&l->dead) && l->chunk_fresh > LINK_CHUNKS_HOT &&
+	    now - l->chunk_ns > LINK_TRIM_NS) {
+		/* under the lock: nobody can be given one meanwhile */
+		xr_sys3(SYS_madvise, l->own.base + l->own.hdr.chunk_off + (uint64_t)LINK_CHUNKS_HOT * XR_CHUNK,
+			(uint64_t)(l->chunk_fresh - LINK_CHUNKS_HOT) * XR_CHUNK, MADV_REMOVE);
+		l->chunk_fresh = 0;
+		l->chunk_free = UINT32_MAX;
+		r = 1;
+	}
+	link_unlock(l);
+	return r;
 }
 
 void xr_shm_link_chunks(struct xr_shm_link *l, struct xr_shm_chunks *c)

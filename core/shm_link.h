@@ -93,6 +93,7 @@ struct xr_shm_link {
 	uint32_t chunk_fresh, chunk_free, chunk_last;	/* chunk_last: tail of the free list */
 	uint32_t *dir_next, *chunk_next;	/* free lists, private memory */
 	uint32_t chunks_used, dirs_used;
+	uint64_t chunk_ns;		/* when a chunk was taken last */
 
 	/* descriptor + 1, 0: none */
 	_Atomic int *bell_rx;		/* own eventfd by own waiter */
@@ -131,6 +132,12 @@ void xr_shm_link_dir_put(struct xr_shm_link *l, uint64_t off);
 
 /* The peer's direction block at an offset that the peer named; NULL when it is none. */
 struct xr_shm_dir *xr_shm_link_peer_dir(struct xr_shm_link *l, uint64_t off);
+
+/*
+ * Gives the memory of chunks back to the kernel, but for a few, when none has been in use for half a second.
+ * 1: it did.
+ */
+int xr_shm_link_trim(struct xr_shm_link *l, uint64_t now);
 
 /* Chunk source for xr_shm_tx_init. */
 void xr_shm_link_chunks(struct xr_shm_link *l, struct xr_shm_chunks *c);

@@ -34,7 +34,8 @@ void xr_shm_tx_init(struct xr_shm_tx *tx, struct xr_shm_dir *dir, uint32_t nslot
 		/* the generation survives: it tells a peer that still looks that the block moved on */
 		uint32_t gen = xr_load_relaxed(&dir->gen);
 
-		memset(dir, 0, XR_DIR_BYTES(nslots));
+		/* the slots of a block that nobody had are zero, and take no memory until they are used */
+		memset(dir, 0, gen ? XR_DIR_BYTES(nslots) : sizeof(*dir));
 		xr_store_relaxed(&dir->gen, gen + 1);
 	}
 	xr_store_relaxed(&dir->consumed, XR_CONSUMED(1, 0));
@@ -465,6 +466,16 @@ uint64_t xr_shm_tx_owed(struct xr_shm_tx *tx)
 	for (seq = tx->replay_seq; seq != tx->head; seq++)
 		n += tx_meta(tx, seq)->len;
 	return n - tx->replay_byte;
+}
+
+void xr_shm_tx_rest(struct xr_shm_tx *tx)
+{
+	if (tx->chunk == XR_NO_CHUNK && tx->done == tx->head)
+		return;
+	if (!tx->frozen)
+		tx_reclaim(tx);
+	if (tx->done == tx->head)
+		tx_chunk_close(tx);
 }
 
 void xr_shm_tx_destroy(struct xr_shm_tx *tx)

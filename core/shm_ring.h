@@ -318,6 +318,9 @@ void xr_shm_tx_replayed(struct xr_shm_tx *tx, size_t n);
 /* How many there are. */
 uint64_t xr_shm_tx_owed(struct xr_shm_tx *tx);
 
+/* Nothing is being sent: gives back the chunk that was being filled, unless the receiver has yet to read it. */
+void xr_shm_tx_rest(struct xr_shm_tx *tx);
+
 /* Gives every chunk back; the direction is dead afterwards. */
 void xr_shm_tx_destroy(struct xr_shm_tx *tx);
 
