@@ -19,6 +19,13 @@ struct xr_upgrade xr_up_table[XR_UP_MAX];	/* entries claimed under up_lock */
 static _Atomic uint32_t up_lock;
 
 #define UP_LOOKS	24u
+/*
+ * The other end was not told that an operator kept this one on TCP: it has looked in vain, and looks
+ * ever more rarely, for UP_LISTEN_TURNS each time.  One of these calls meets it there.
+ */
+#define UP_HELD_CALLS	250u
+#define UP_HELD_TURNS	96u
+#define UP_HELD_BYTES	1048576u
 #define UP_NEVER_TURNS	UINT32_MAX
 #define UP_NEVER_BYTES	UINT64_MAX
 
@@ -371,6 +378,10 @@ static void up_begin(struct xr_flow *f, int fd)
 			int n = f->up_tries < 4 ? f->up_tries : 4;
 
 			up_free(u);
+			if (f->reason == XR_REASON_OPERATOR && xr_links_any() && ++f->up_tries < UP_HELD_CALLS) {
+				up_later(f, UP_HELD_TURNS, UP_HELD_BYTES);
+				return;
+			}
 			f->up_after = xr_now_ns() + (2000000ull << (2 * n));
 			if (++f->up_tries >= (xr_links_any() ? 16 : 5))
 				up_give_up(f, XR_REASON_PEER_NOT_XRDMA);
