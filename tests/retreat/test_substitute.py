@@ -37,10 +37,10 @@ def by_program(name, *how):
     return read
 
 
-def by_command(name):
+def by_command(name, form="%s"):
     def read(me, n):
         out = os.path.join(me.sh.env.stats, "got")
-        assert me.sh(name, "bash -c 'exec head -c %d <&%d >%s'" % (n, me.fd, out)).ret == 0
+        assert me.sh(name, form % ("bash -c 'exec head -c %d <&%d >%s'" % (n, me.fd, out))).ret == 0
         of_file(me, out, n)
     return read
 
@@ -57,9 +57,13 @@ WAYS = {
     "spawn-dup2": by_program("pspawn", "dup"),
     "system": by_command("system"),
     "popen": by_command("popen"),
+    "wordexp": by_command("wordexp", "$(%s)"),
     "fdopen": here("fread"),
     "stdin": here("fread0"),
     "splice": here("splice_in", 0),
+    "aio_read": here("aio_read"),
+    "lio_listio": here("lio_listio"),
+    "seccomp": here("seccomp"),
 }
 
 
@@ -120,6 +124,33 @@ def test_part_is_read_there_and_the_rest_here(live, how, end):
     harness.until(lambda: not relays(live.env), 5, "no process left")
     if live.env.mode == "both":
         assert live.env.counters(live.server.pid)[1]["substituted"] == 1
+
+
+def test_dprintf(live, end):
+    """What it writes comes behind what was sent before; and what the peer has sent is read all the same."""
+    me, peer, text = live.s, live.c, "x" * 3000
+    peer.sendall(N)
+    assert me.recv(1000, WAITALL).ret == 1000
+    me.sendall(50000)
+    if end == "closed":
+        peer.close()
+    else:
+        peer.sh.proc.kill(signal.SIGSTOP if end == "stopped" else signal.SIGKILL)
+    try:
+        r = me.sh("dprintf", me.fd, text)
+        assert r.ret == len(text) or (end != "stopped" and r.err in ("ECONNRESET", "EPIPE")), r
+        got = me.recv(N - 1000, WAITALL, timeout=5)
+        # unread bytes at the peer's end: what it had sent may be lost behind the RST, as on TCP
+        assert got.ret == N - 1000 or (end != "stopped" and got.ret <= N - 1000), got
+    finally:
+        if end == "stopped":
+            peer.sh.proc.kill(signal.SIGCONT)
+    if end == "stopped":
+        assert peer.recv(50000, WAITALL).ret == 50000
+        out = peer.sh("recv", peer.fd, len(text), WAITALL, 0, 0)
+        assert out.ret == len(text)
+    me.close()
+    harness.until(lambda: not relays(live.env), 5, "no process left")
 
 
 @pytest.mark.parametrize("keep", [False, True])
