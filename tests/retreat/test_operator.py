@@ -166,6 +166,30 @@ def test_stopped_peer(live, who):
     back_again(live, me)
 
 
+def test_a_program_that_sleeps_elsewhere(live, who):
+    """It cannot be asked before it calls; the other end leaves alone, and from then on all goes over TCP."""
+    me, peer = who
+    me.sh.asleep()              # in read(2) of its orders
+    w = peer.sh.bg("poll", -1, peer.fd, select.POLLIN)
+    peer.sh.asleep()
+    assert operate(live.env, "--retreat", "--wait=0.3", status=1).startswith("1 of 2 connections not on TCP yet")
+
+    def carrier(end):
+        return [f["carrier"] for f in live.env.flows(end.sh.pid)]
+    assert (carrier(me), carrier(peer)) == (["shm"], ["tcp"])
+    before = live.env.flows(peer.sh.pid)[0]["tx"]["bytes"]
+    peer.sendall(100000)
+    after = live.env.flows(peer.sh.pid)[0]["tx"]["bytes"]
+    assert (after["tcp"] - before["tcp"], after["shm"] - before["shm"]) == (100000, 0)
+    # the first call of its own does it
+    assert me.recv(100000, shell.WAITALL).ret == 100000
+    assert (carrier(me), carrier(peer)) == (["tcp"], ["tcp"])
+    me.sendall(1)
+    assert w.result().ints == [select.POLLIN]
+    assert peer.recv(1).ret == 1
+    live.turns(20, 100)
+
+
 def test_one_connection_of_many(live):
     c2, s2 = live.connect()
     live.upgrade(c2, s2)
