@@ -10,6 +10,7 @@
 #include "context.h"
 #include "log.h"
 #include "mem.h"
+#include "option_table.h"
 
 #define BATCH	32
 #define ROUNDS	256	/* of one xr_context_event: the program has other descriptors too */
@@ -40,17 +41,9 @@ int xr_context_create(struct xrdma_context **out, const char *device,
 		      const struct xrdma_callbacks *cb, void *arg)
 {
 	static const uint64_t preset[XRDMA_OPT_COUNT] = {
-		[XRDMA_OPT_WINDOW_MSGS] = 64,
-		[XRDMA_OPT_WINDOW_BYTES] = 8u << 20,
-		[XRDMA_OPT_MAX_MSG] = 64u << 20,
-		[XRDMA_OPT_POOL_BYTES] = 256u << 20,
-		[XRDMA_OPT_KEEPALIVE_MS] = 2000,
-		[XRDMA_OPT_KEEPALIVE_PROBES] = 3,
-		[XRDMA_OPT_QP_CACHE] = 64,
-		[XRDMA_OPT_DETECT_MS] = 1000,
-		[XRDMA_OPT_QUEUE_US] = 8,
-		[XRDMA_OPT_FETCH_BYTES] = 64u << 20,
-		[XRDMA_OPT_REST_MS] = 1000,
+#define PRESET(SYM, name, unit, least, most, preset, text) [XRDMA_OPT_##SYM] = preset,
+		XR_OPTION_TABLE(PRESET)
+#undef PRESET
 	};
 	struct xrdma_context *ctx;
 	const char *what;

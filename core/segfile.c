@@ -90,36 +90,45 @@ static int open_dir(const char *path, uint32_t uid)
 	return (int)err;
 }
 
-/* The directory may vanish under us when another process exits. */
-int xr_segfile_create(struct xr_segfile *f, const char *dir, const char *suffix)
+int xr_segfile_name(struct xr_segfile *f, const char *dir, const char *suffix)
 {
-	char name[64];
-	int dirfd, fd = -ENOENT;
-	size_t len;
+	int n;
 
 	f->uid = (uint32_t)xr_sys0(SYS_geteuid);
 	f->pid = (int)xr_sys0(SYS_getpid);
 	f->start = start_time();
-	len = (size_t)xr_snprintf(f->path, sizeof(f->path), "%s/xrdma-%u", dir, f->uid);
-	xr_snprintf(name, sizeof(name), "/%d.%lu%s", f->pid, (unsigned long)f->start, suffix);
-	if (len + strlen(name) >= sizeof(f->path))
-		return -ENAMETOOLONG;
+	f->fd = -1;
+	n = xr_snprintf(f->path, sizeof(f->path), "%s/xrdma-%u/%d.%lu%s", dir, f->uid, f->pid,
+			(unsigned long)f->start, suffix);
+	return n >= (int)sizeof(f->path) ? -ENAMETOOLONG : 0;
+}
+
+/* The directory may vanish under us when another process exits. */
+int xr_segfile_create(struct xr_segfile *f, const char *dir, const char *suffix)
+{
+	int dirfd, fd = -ENOENT, err = xr_segfile_name(f, dir, suffix);
+	char *slash;
+
+	if (err)
+		return err;
+	slash = strrchr(f->path, '/');
+	*slash = '\0';
 	for (int i = 0; i < 8 && (fd == -ENOENT || fd == -EEXIST); i++) {
 		dirfd = open_dir(f->path, f->uid);
 		if (dirfd < 0) {
 			fd = dirfd;
 			continue;
 		}
-		fd = (int)xr_sys4(SYS_openat, dirfd, name + 1,
+		fd = (int)xr_sys4(SYS_openat, dirfd, slash + 1,
 				  O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 		/* ours, from before an exec: that program is gone */
 		if (fd == -EEXIST)
-			xr_sys3(SYS_unlinkat, dirfd, name + 1, 0);
+			xr_sys3(SYS_unlinkat, dirfd, slash + 1, 0);
 		xr_sys1(SYS_close, dirfd);
 	}
+	*slash = '/';
 	if (fd < 0)
 		return fd;
-	memcpy(f->path + len, name, strlen(name) + 1);
 	f->fd = fd;
 	return 0;
 }

@@ -19,6 +19,9 @@ struct xr_segfile {
 	uint64_t start;		/* field 22 of /proc/PID/stat */
 };
 
+/* Its name and whose it is, without making it.  -ENAMETOOLONG. */
+int xr_segfile_name(struct xr_segfile *f, const char *dir, const char *suffix);
+
 /* Makes the file; one of the same name is from before an exec, and goes.  0 or -errno; the caller closes fd. */
 int xr_segfile_create(struct xr_segfile *f, const char *dir, const char *suffix);
 

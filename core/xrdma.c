@@ -5,6 +5,7 @@
 #include <string.h>
 #include "channel.h"
 #include "context.h"
+#include "option_table.h"
 #include "xrdma.h"
 
 int xrdma_context_create(struct xrdma_context **ctx, const char *device,
@@ -21,20 +22,9 @@ int xrdma_context_destroy(struct xrdma_context *ctx)
 int xrdma_set_option(struct xrdma_context *ctx, enum xrdma_option option, uint64_t value)
 {
 	static const struct { uint64_t least, most; } range[XRDMA_OPT_COUNT] = {
-		[XRDMA_OPT_WINDOW_MSGS] = { 1, XR_WINDOW_MAX_MSGS },
-		[XRDMA_OPT_WINDOW_BYTES] = { 65536, XR_WINDOW_MAX_BYTES },
-		[XRDMA_OPT_MAX_MSG] = { 1, 1ull << 30 },
-		[XRDMA_OPT_POOL_BYTES] = { XR_POOL_ARENA, 1ull << 40 },
-		[XRDMA_OPT_KEEPALIVE_MS] = { 0, 3600000 },
-		[XRDMA_OPT_KEEPALIVE_PROBES] = { 0, 100 },
-		[XRDMA_OPT_COPY] = { 0, 1 },
-		[XRDMA_OPT_QUEUE_US] = { 0, 1000000 },
-		[XRDMA_OPT_QP_CACHE] = { 0, 4096 },
-		[XRDMA_OPT_DETECT_MS] = { 10, 60000 },
-		[XRDMA_OPT_TOS] = { 0, 255 },
-		[XRDMA_OPT_REST_MS] = { 0, 3600000 },
-		[XRDMA_OPT_FETCH_BYTES] = { 65536, XR_WINDOW_MAX_BYTES },
-		[XRDMA_OPT_TRACE_SAMPLE] = { 0, 1000000000 },
+#define RANGE(SYM, name, unit, least, most, preset, text) [XRDMA_OPT_##SYM] = { least, most },
+		XR_OPTION_TABLE(RANGE)
+#undef RANGE
 	};
 
 	if ((unsigned int)option >= XRDMA_OPT_COUNT || value < range[option].least ||

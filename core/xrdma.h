@@ -144,6 +144,24 @@ enum xrdma_option {
  */
 int xrdma_set_option(struct xrdma_context *ctx, enum xrdma_option option, uint64_t value);
 
+/* A setting by name; unit of its numbers is what its name ends with, else bytes, a count, or nanoseconds. */
+struct xrdma_flag {
+	const char *name, *text;	/* constants; text is one line */
+	uint64_t value, least, most;
+};
+
+/*
+ * Changes a setting by name, at run time. With a context: its options, whose names are those of enum xrdma_option
+ * without the prefix and in lower case; value is a number, bytes with K, M, G, T, times with us, ms, s, m, h.
+ * Without one (NULL): settings of this process's TCP connections under the preload object, those of xr-stat --set.
+ * -ENOENT: no such name; -EINVAL: not a value; -ERANGE; -ENODEV (NULL): no statistics of this process; and
+ * what xrdma_set_option() says. The context's thread; with NULL any.
+ */
+int xrdma_set_flag(struct xrdma_context *ctx, const char *name, const char *value);
+
+/* The setting with this index, from 0 on; -ENOENT: there are no more; -ENODEV as above. The context's thread. */
+int xrdma_get_flag(const struct xrdma_context *ctx, unsigned int index, struct xrdma_flag *flag);
+
 /*
  * Accepts channels on a name: 1..64 characters out of [A-Za-z0-9._-], known within the network
  * namespace, open to processes of the same user and of root; over verbs on "ADDRESS:PORT", "[IPV6]:PORT" or

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/tune.h"
 #include "stat.h"
 
 /* Where a request stands, over all processes. */
@@ -24,13 +25,6 @@ static uint64_t now_ns(void)
 
 static int put(int fd, off_t at, uint32_t v)
 {
-	return pwrite(fd, &v, sizeof(v), at) == sizeof(v) ? 0 : -EIO;
-}
-
-static int put_tune(int fd, uint32_t i, uint64_t v)
-{
-	off_t at = (off_t)(offsetof(struct xr_stats_header, tune) + i * sizeof(v));
-
 	return pwrite(fd, &v, sizeof(v), at) == sizeof(v) ? 0 : -EIO;
 }
 
@@ -83,15 +77,12 @@ static int put_device(int fd, const struct xr_stats_header *h, const char *name,
 /* Writes the wish, changes the number that hooks compare, rings the bell. */
 static int ask(const char *path, const struct xr_stat_options *opt)
 {
-	char bell[600];
 	struct xr_stats_header h;
 	int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW), r;
 
 	if (fd < 0)
 		return -errno;
-	r = pread(fd, &h, sizeof(h), 0) == sizeof(h) && h.magic == XR_STATS_MAGIC ? 0 : -EBADMSG;
-	if (!r && (h.version != XR_STATS_VERSION || h.flow_size != sizeof(struct xr_stats_flow)))
-		r = -EPROTONOSUPPORT;
+	r = xr_tune_head(fd, &h);
 	if (!r && opt->fd >= 0) {
 		r = put_flows(fd, &h, opt->fd, opt->retreat);
 		r = r > 0 ? 0 : r ? r : -ENOENT;
@@ -102,21 +93,11 @@ static int ask(const char *path, const struct xr_stat_options *opt)
 	}
 	for (uint32_t i = 0; !r && i < XR_STATS_TUNES; i++)
 		if (opt->tune[i])
-			r = put_tune(fd, i, opt->tune[i]);
+			r = xr_tune_put(fd, i, opt->tune[i] - 1);
 	if (!r)
-		r = put(fd, offsetof(struct xr_stats_header, control), h.control + 1);
+		r = xr_tune_tell(fd, path, h.control);
 	close(fd);
-	if (r)
-		return r;
-	snprintf(bell, sizeof(bell), "%s" XR_STATS_BELL, path);
-	fd = open(bell, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
-	if (fd >= 0) {
-		/* full: then it rings already */
-		if (write(fd, "", 1) < 0 && errno != EAGAIN)
-			fprintf(stderr, "xr-stat: %s: %s\n", bell, strerror(errno));
-		close(fd);
-	}
-	return 0;
+	return r;
 }
 
 static const char *cause(int err)

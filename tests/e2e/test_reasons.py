@@ -2,6 +2,7 @@
 """No connection is on TCP in silence: programs that are switched off, connections past a limit, and those
 that a call keeps on TCP before an upgrade was thought of, all show in xr-stat with a reason.
 """
+import errno
 import json
 import os
 import subprocess
@@ -185,6 +186,16 @@ def test_an_operator_sets(start):
     time.sleep(0.2)
     assert upgrades(0.5) == 0
     assert not process(start, p)["held"]
+
+
+def test_a_program_changes_its_own_settings(start):
+    """xrdma_set_flag() of the library does within the process what xr-stat --set does from outside."""
+    more = ("import ctypes; ends[0].send(b'x'); lib = ctypes.CDLL(%r); "
+            "print(lib.xrdma_set_flag(None, b'spin', b'20us'), lib.xrdma_set_flag(None, b'spin', b'2h'))"
+            % find(".libs/libxrdma.so"))
+    p = start(1, more)
+    assert p.seen[0] == "0 -%d" % errno.ERANGE
+    assert process(start, p)["set"] == {"spin": 20000}
 
 
 @pytest.mark.parametrize("what,said", [
