@@ -199,21 +199,16 @@ void carry_tell_reader(struct carry *c)
 /* The program's dir is not touched after this. */
 void carry_end(struct carry *c, enum carry_end how)
 {
-	uint32_t said = XR_DIR_GONE, reader, writer, bare;
+	uint32_t said = XR_DIR_GONE, reader, writer;
 
 	if (c->state != CARRY_ON)
 		return;
-	if (how == CARRY_STOPPED && c->ch) {
-		/* a program that froze its own direction behind START writes a frame */
-		uint64_t at = xr_load_acquire(&c->rx.dir->consumed);
-
-		bare = !(at & XR_REPLAYING) || XR_CONSUMED_SEQ(at) == 1;
-		carry_say(c, CARRY_STOP, bare, NULL, 0);
-	}
+	if (how == CARRY_STOPPED)
+		carry_say(c, CARRY_STOP, (xr_load_relaxed(&c->rx.dir->state) & XR_DIR_ENDED) != 0, NULL, 0);
 	if (how == CARRY_LOST)
 		said |= XR_DIR_LOST;
-	if (how == CARRY_PEER_BARE)
-		said |= XR_DIR_BARE;
+	if (how == CARRY_PEER_LEFT)
+		said |= XR_DIR_LEFT;
 	reader = XR_ARM_WAITER(xr_load_relaxed(&c->tx.dir->arm));
 	writer = XR_TXARM_WAITER(xr_load_relaxed(&c->rx.dir->tx_arm));
 	xr_debug("a connection left its channel: %d, %llu sent, %llu received", (int)how, (unsigned long long)c->sent,
@@ -229,6 +224,8 @@ void carry_end(struct carry *c, enum carry_end how)
 	xr_shm_link_notify(c->link->l, reader, c->index);
 	if (writer != reader)
 		xr_shm_link_notify(c->link->l, writer, c->index);
+	if (how != CARRY_QUIET)
+		carry_answer(c->all, &(struct xr_bridge_answer){ .type = XR_BRIDGE_LEFT, .cookie = c->index });
 	if (!c->all->reap_at)
 		c->all->reap_at = xr_now_ns() + CARRY_REAP_NS;
 }

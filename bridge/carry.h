@@ -35,7 +35,7 @@ enum carry_msg {
 	CARRY_STARTED,		/* START was taken */
 	CARRY_DATA,		/* id: bytes consumed : 32 | offset of the first byte : 32, modulo 2^32 */
 	CARRY_ACK_ONLY,		/* the same, without data */
-	CARRY_STOP,		/* the program has left the fabric; id: 1 when no frame says so on TCP */
+	CARRY_STOP,		/* the program has left the fabric; id: 1 when it reads no more, either */
 };
 
 enum carry_state {
@@ -45,7 +45,7 @@ enum carry_state {
 	CARRY_OVER,		/* the program may still read the ring */
 };
 
-enum carry_end { CARRY_QUIET, CARRY_STOPPED, CARRY_LOST, CARRY_PEER_LEFT, CARRY_PEER_BARE };
+enum carry_end { CARRY_QUIET, CARRY_STOPPED, CARRY_LOST, CARRY_PEER_LEFT };
 
 struct carry_link {
 	struct carry_link *next;

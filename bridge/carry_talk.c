@@ -118,7 +118,7 @@ static void on_message(void *flow, struct xrdma_channel *ch, const struct xrdma_
 	if (c->state == CARRY_OVER)
 		return;
 	if (m->imm == CARRY_STOP && c->state == CARRY_ON) {
-		carry_end(c, m->id ? CARRY_PEER_BARE : CARRY_PEER_LEFT);
+		carry_end(c, m->id ? CARRY_LOST : CARRY_PEER_LEFT);
 		return;
 	}
 	if (m->imm == CARRY_STOP) {

@@ -163,7 +163,7 @@ struct xr_shm_dir {
 #define XR_DIR_STAYS	32u	/* this end stays on TCP for good */
 /* of the module for other hosts, with GONE: */
 #define XR_DIR_LOST	64u	/* the channel is gone */
-#define XR_DIR_BARE	128u	/* the peer has left the fabric, and has no frame to say so */
+#define XR_DIR_LEFT	128u	/* the peer has left the fabric, and waits for this end to do so */
 
 #define XR_TXARM_SLOT(a)	((uint32_t)((a) >> 32))
 #define XR_TXARM_GEN(a)		((uint32_t)((a) >> 16) & 0xffffu)

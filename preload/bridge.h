@@ -33,6 +33,7 @@ enum xr_bridge_type {
 	XR_BRIDGE_HELLO,	/* the helper has its own table of descriptors */
 	XR_BRIDGE_UP,		/* both ends have proved themselves; the module's direction is ready */
 	XR_BRIDGE_FAILED,
+	XR_BRIDGE_LEFT,		/* cookie: the program's flow has left the channel, and may not have noticed */
 };
 
 struct xr_bridge_cmd {
@@ -51,7 +52,7 @@ struct xr_bridge_answer {
 	uint32_t reason;	/* FAILED: enum xr_reason */
 	uint64_t id;
 	uint32_t again_ms;	/* FAILED: when another attempt may do better; 0: none will */
-	uint32_t cookie;	/* UP: what the module calls the flow */
+	uint32_t cookie;	/* UP: what the module calls the flow; LEFT: what the program does */
 	uint64_t dir_off;	/* UP: the module's direction in its arena */
 	uint8_t secret[XR_BRIDGE_SECRET];	/* UP: known to the two ends alone */
 	uint32_t qpn, peer_qpn;

@@ -272,3 +272,24 @@ void xr_fds_retreat(struct xr_flow *f, enum xr_reason why)
 		xr_flow_retreat(f, own, why, 0);
 	xr_sys1(SYS_close, own);
 }
+
+#define FDS_ABOVE	256	/* numbers below are what programs look at */
+
+void xr_fds_far_look(struct xr_flow *f)
+{
+	struct xr_hold hold = { NULL };
+	int fd, own;
+
+	/* the flow stays, and is not closed by anybody else, as under a call that sleeps */
+	if (f->owner_pid != xr_getpid() || !xr_load_acquire(&f->path) || xr_hold_take(&hold, f) || !hold.flow)
+		return;
+	fd = f->priv->fd;
+	own = fd < 0 || !f->far ? -1 : (int)xr_sys3(SYS_fcntl, fd, F_DUPFD_CLOEXEC, FDS_ABOVE);
+	if (own == -EINVAL)
+		own = (int)xr_sys3(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 3);
+	if (own >= 0 && f->priv->fd == fd)
+		xr_far_look(f, own);
+	if (own >= 0)
+		xr_sys1(SYS_close, own);
+	xr_hold_drop(&hold);
+}

@@ -93,7 +93,7 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 		if (f->tx_state == XR_TX_RING && !f->tx_shut) {
 			f->tx_shut = 1;
 			if (f->far)
-				xr_far_tx_kind(f, XR_FRAME_SHUT);
+				xr_far_tx_kind(f, how == SHUT_RDWR || f->rx_shut ? XR_FRAME_CLOSE : XR_FRAME_SHUT);
 			r = f->far ? -ESTALE : close_publish_end(f, 0, &waiter);
 			if (r == -ESTALE) {
 				/* frozen: the replay ends with the real FIN */
@@ -130,6 +130,9 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 	 * kernel does that.
 	 */
 	f->rx.final = f->rx_shut && f->tx_shut;
+	/* whose answer must not be a frame of a peer that has nothing to write */
+	if (f->rx.final && f->far)
+		xr_fetch_or(&f->tx.dir->state, XR_DIR_ENDED);
 	if (f->rx.final)
 		xr_flow_retreat(f, fd, XR_REASON_CLOSED, 0);
 	xr_epoll_flow_kick(f);

@@ -127,10 +127,14 @@ static int frame_look(struct xr_flow *f, const struct xr_frame *m, size_t n)
 	return FRAME_PART;
 }
 
-static ssize_t frame_peek(int fd, struct xr_frame *m)
+/* The first bytes that are there; without any, a look would take an error that is. */
+static ssize_t frame_here(int fd, struct xr_frame *m)
 {
 	struct iovec iov = { m, sizeof(*m) };
+	int inq = 0;
 
+	if (xr_sys3(SYS_ioctl, fd, FIONREAD, &inq) || inq <= 0)
+		return 0;
 	return xr_ksock_recv(fd, &iov, 1, MSG_PEEK);
 }
 
@@ -181,6 +185,23 @@ int xr_far_rx_retreat(struct xr_flow *f, int how)
 	return froze;
 }
 
+/* No byte is there: an error stays where it is, for the program to take. */
+static int frame_missing(struct xr_flow *f, int fd)
+{
+	uint32_t ev = xr_ksock_poll(fd, POLLRDHUP);
+
+	if (!(ev & (POLLERR | POLLRDHUP)) || (f->rx_shut && !f->tx_shut && !(ev & POLLERR)))
+		return -EAGAIN;
+	f->far->rx_due = 0;
+	if ((ev & POLLERR) || f->rx_shut || !f->rx.got || (f->rx_dead & POLLERR))
+		return 0;
+	/* its sender is gone, and with it what was to follow */
+	f->reason = XR_REASON_PEER_DIED;
+	xr_stats_reason(XR_REASON_PEER_DIED);
+	xr_store_release(&f->err, ECONNRESET);
+	return -ENODATA;
+}
+
 int xr_far_rx_take(struct xr_flow *f, int fd)
 {
 	struct xr_flow_far *far = f->far;
@@ -195,22 +216,9 @@ int xr_far_rx_take(struct xr_flow *f, int fd)
 		far->rx_due = 0;
 		return 0;
 	}
-	/* what it says in place of bytes is the program's to hear */
-	n = frame_peek(fd, &m);
-	if (n == -EAGAIN || n == -EINTR)
-		return -EAGAIN;
-	if (n <= 0) {
-		far->rx_due = 0;
-		if (n)
-			return (int)n;
-		/* an RST was told of when it came */
-		if (!f->rx.got || (f->rx_dead & POLLERR))
-			return 0;
-		/* no telling what was to follow */
-		f->reason = XR_REASON_PEER_DIED;
-		xr_stats_reason(XR_REASON_PEER_DIED);
-		return -ECONNRESET;
-	}
+	n = frame_here(fd, &m);
+	if (n <= 0)
+		return frame_missing(f, fd);
 	switch (frame_look(f, &m, (size_t)n)) {
 	case FRAME_PART:
 		return -EAGAIN;
@@ -233,14 +241,11 @@ int xr_far_rx_take(struct xr_flow *f, int fd)
 int xr_far_rx_event(struct xr_flow *f, int fd, uint32_t ev)
 {
 	struct xr_frame m;
-	ssize_t n = 0;
-	int inq = 0;
+	ssize_t n;
 
 	if (f->rx.frozen)
 		return 0;
-	/* without bytes a look would take the error that is there */
-	if ((ev & POLLIN) && !xr_sys3(SYS_ioctl, fd, FIONREAD, &inq) && inq > 0)
-		n = frame_peek(fd, &m);
+	n = ev & POLLIN ? frame_here(fd, &m) : 0;
 	if (n <= 0)
 		/* bytes that were sent before may be on their way still: the module says when not */
 		return !(ev & POLLERR);
@@ -270,7 +275,7 @@ void xr_far_rx_close(struct xr_flow *f, int fd)
 	/* behind bytes of the stream it cannot be reached, and those are unread */
 	if (f->rx_state == XR_RX_DRAIN || f->rx.seq == 1)
 		return;
-	n = frame_peek(fd, &m);
+	n = frame_here(fd, &m);
 	if (n == XR_FRAME_LEN && frame_look(f, &m, (size_t)n) == FRAME_WHOLE) {
 		frame_heed(f, &m);
 		frame_drop(f, fd);
@@ -298,6 +303,11 @@ static void far_lost(struct xr_flow *f, int fd, uint32_t said)
 	look_at_socket(f, fd);
 	if (xr_load_acquire(&far->answer))
 		return;
+	if (xr_ksock_poll(fd, 0) & POLLERR) {
+		/* the socket says how it ended */
+		xr_flow_kernel_event(f, POLLERR);
+		return;
+	}
 	if (!xr_lock(&f->tx_lock)) {
 		owed = f->tx_state == XR_TX_RING ? xr_shm_tx_unconsumed(&f->tx) : 0;
 		xr_unlock(&f->tx_lock);
@@ -325,7 +335,7 @@ void xr_far_look(struct xr_flow *f, int fd)
 	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC) || !f->link)
 		return;
 	said = xr_flow_peer_state(f);
-	if (xr_unlikely(said & (XR_DIR_LOST | XR_DIR_BARE)) && !xr_load_relaxed(&far->lost) && !f->up) {
+	if (xr_unlikely(said & (XR_DIR_LOST | XR_DIR_LEFT)) && !xr_load_relaxed(&far->lost) && !f->up) {
 		xr_store_relaxed(&far->lost, 1);
 		far_lost(f, fd, said);
 	}
@@ -340,5 +350,5 @@ void xr_far_look(struct xr_flow *f, int fd)
 int xr_far_peek(const struct xr_flow *f)
 {
 	return xr_load_relaxed(&f->far->answer) ||
-	       ((xr_load_acquire(&f->rx.dir->state) & (XR_DIR_LOST | XR_DIR_BARE)) && !xr_load_relaxed(&f->far->lost));
+	       ((xr_load_acquire(&f->rx.dir->state) & (XR_DIR_LOST | XR_DIR_LEFT)) && !xr_load_relaxed(&f->far->lost));
 }

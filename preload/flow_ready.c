@@ -193,14 +193,21 @@ uint32_t xr_flow_kernel_mask(struct xr_flow *f, uint32_t mask)
 	 */
 	if (f->rx_state == XR_RX_RING && !f->rx_dead)
 		ev |= f->rx.frozen ? POLLRDHUP : POLLIN | POLLRDHUP;
+	/* own SHUT_RD shows there, for good */
+	if (f->far && f->rx_shut)
+		ev = 0;
 	/*
 	 * Elsewhere, and behind a freeze, bytes may lie in the socket: they wake only who waits
 	 * for them, since the others would not sleep at all.
 	 */
 	if (f->rx_state != XR_RX_RING && (mask & POLLIN))
 		ev |= POLLIN | POLLRDHUP;
-	/* a writer must hear of the death of a peer that will not read on */
-	else if (f->rx_state != XR_RX_RING && (f->tx_state == XR_TX_RING || (mask & POLLRDHUP)))
+	/*
+	 * A writer must hear of the death of a peer that will not read on.  Of one on another host the
+	 * module tells: what shows here may be its end of the stream, for good.
+	 */
+	else if (f->rx_state != XR_RX_RING &&
+		 ((f->tx_state == XR_TX_RING && !f->far) || (mask & POLLRDHUP)))
 		ev |= POLLRDHUP;
 	/* who reads finishes the replay of a writer that is away */
 	if ((f->tx_state == XR_TX_REPLAY && !(f->far && xr_load_relaxed(&f->far->tx_lazy))) ||

@@ -229,7 +229,8 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 	case XR_RX_SKIP:
 		r = xr_flow_rx_skip(f, fd);
 		if (r == -EAGAIN)
-			return xr_ksock_poll(fd, POLLRDHUP);
+			return xr_ksock_poll(fd, POLLRDHUP) |
+			       (f->far && f->rx_shut ? POLLIN | POLLRDHUP : 0);
 		if (r < 0 && r != -ENODATA) {
 			/* taken on the way: it shows, and the next call tells of it */
 			xr_store_release(&f->err, (uint32_t)-r);

@@ -85,6 +85,9 @@ static int tx_peer_gone(struct xr_flow *f, int fd, uint64_t now)
 
 	if (xr_unlikely(xr_flow_peer_state(f) & XR_DIR_CLOSED))
 		return 1;
+	/* a peer on another host does not say so there: what the socket showed has to do */
+	if (f->far && (f->rx_dead & (POLLERR | POLLHUP)))
+		return 1;
 	if (xr_likely(now - f->tx_checked < TX_CHECK_CYCLES && !xr_load_relaxed(&f->rx_look)))
 		return 0;
 	f->tx_checked = now;

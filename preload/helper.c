@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* The helper thread: how it starts, the module that it opens, and the pair of sockets to it.  See helper.h. */
+#include "hook.h"
 #include "helper.h"
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +25,8 @@
 
 #define MODULE		"libxrdma-rdma.so"
 #define HELPER_STACK	(1u << 20)
+#define AGENT_NAP_NS	2000000
+#define AGENT_FLOWS	64u
 #define HELPER_WAITS	64u		/* attempts at a time: those of xr_up_table */
 #define HELPER_ARENA	(256ull << 20)
 #define HELPER_SMALL	(32ull << 20)
@@ -41,6 +45,10 @@ static XR_FORK_DATA struct helper_wait {
 	uint32_t come;
 	struct xr_bridge_answer a;
 } helper_wait[HELPER_WAITS];
+
+/* Flows for the agent to look at; more of them than have a place: at all. */
+static XR_FORK_DATA uint32_t agent_left[AGENT_FLOWS];
+static XR_FORK_DATA _Atomic uint32_t agent_n;
 
 void xr_helper_init(void)
 {
@@ -156,6 +164,8 @@ static void *helper_main(void *arg)
 	return NULL;
 }
 
+static void *agent_main(void *arg);
+
 /* helper_lock held. */
 static int helper_start(void)
 {
@@ -185,6 +195,9 @@ static int helper_start(void)
 		/* a handler of the program must never run on it */
 		xr_sys4(SYS_rt_sigprocmask, SIG_BLOCK, &all, &mask, sizeof(mask));
 		r = -pthread_create(&thread, &attr, helper_main, (void *)(intptr_t)helper_pair[1]);
+		/* without it a program that does not look is late, no more */
+		if (!r)
+			pthread_create(&thread, &attr, agent_main, (void *)(intptr_t)helper_pair[0]);
 		xr_sys4(SYS_rt_sigprocmask, SIG_SETMASK, &mask, 0, sizeof(mask));
 		pthread_attr_destroy(&attr);
 	}
@@ -197,6 +210,57 @@ static int helper_start(void)
 	}
 	xr_store_release(&helper_state, HELPER_DEAD);
 	return r;
+}
+
+/*
+ * The agent: a second thread, in the program's table of descriptors.  A program that computes, or waits for something
+ * else, does not notice that a flow of its own has left the channel with bytes in it; the agent does what there is
+ * to do, as another thread of the program would.
+ */
+static void answers_take(void);
+
+static void agent_look(void *arg, struct xr_flow *f)
+{
+	(void)arg;
+	xr_fds_far_look(f);
+}
+
+static void *agent_main(void *arg)
+{
+	static const struct timespec nap = { 0, AGENT_NAP_NS }, slice = { 1, 0 };
+	uint32_t left[AGENT_FLOWS], n, i;
+	int fd = (int)(intptr_t)arg;
+
+	xr_sys2(SYS_prctl, PR_SET_NAME, "xrdma-agent");
+	while (xr_load_acquire(&helper_state) == HELPER_RUNS) {
+		struct pollfd p = { .fd = fd, .events = POLLIN };
+		struct timespec ts = slice;
+
+		xr_sys5(SYS_ppoll, &p, 1, &ts, 0, 8);
+		/* what another thread has taken on its way to an answer of its own is found then */
+		if (!p.revents && !xr_load_relaxed(&agent_n))
+			continue;
+		if (xr_lock(&helper_lock))
+			break;
+		if (helper_pair[0] == fd)
+			answers_take();
+		n = xr_xchg(&agent_n, 0);
+		memcpy(left, agent_left, sizeof(left));
+		xr_unlock(&helper_lock);
+		if ((p.revents & POLLHUP) || helper_pair[0] != fd)
+			break;
+		/* whoever waits for the flow has been rung, and is nearer to it */
+		if (n)
+			xr_sys2(SYS_nanosleep, &nap, 0);
+		if (n > AGENT_FLOWS) {
+			xr_flow_each(NULL, agent_look, NULL);
+			n = 0;
+		}
+		for (i = 0; i < n; i++)
+			if (left[i] < xr_slab.fresh)
+				xr_fds_far_look(&xr_slab.flow[left[i]]);
+	}
+	return NULL;
 }
 
 /* ---- links ----------------------------------------------------------------- */
@@ -341,6 +405,12 @@ static void answers_take(void)
 			helper_pair[1] = -1;
 			continue;
 		}
+		if (a.type == XR_BRIDGE_LEFT) {
+			nfds = (int)xr_fetch_add(&agent_n, 1);
+			if ((uint32_t)nfds < AGENT_FLOWS)
+				agent_left[nfds] = a.cookie;
+			continue;
+		}
 		w = a.id ? wait_of(a.id) : NULL;
 		if (w) {
 			w->a = a;
@@ -398,6 +468,7 @@ void xr_helper_forked(void)
 		helper_pair[i] = -1;
 	}
 	memset(helper_wait, 0, sizeof(helper_wait));
+	xr_store_relaxed(&agent_n, 0);
 	xr_store_relaxed(&helper_lock.owner, 0);
 	xr_store_relaxed(&helper_state, HELPER_NONE);
 }

@@ -167,6 +167,8 @@ uintptr_t xr_fds_dup_begin(int fd, int low);
 void xr_fds_dup_end(uintptr_t entry, int fd, int newfd);
 /* A flow of this process, whoever the caller is, goes back to TCP, unless it is being closed. */
 void xr_fds_retreat(struct xr_flow *f, enum xr_reason why);
+/* The same with what the peer, or the module for other hosts, has said of the flow. */
+void xr_fds_far_look(struct xr_flow *f);
 /* After I/O on an inherited flow: makes it one of this process when nobody else has it. */
 void xr_fds_adopt(struct xr_flow *f, int fd);
 
