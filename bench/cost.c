@@ -63,6 +63,7 @@ static void on_message(struct xrdma_channel *ch, const struct xrdma_msg *msg, vo
 static void api(unsigned long rounds)
 {
 	static const struct xrdma_callbacks cb = { .accepted = on_accepted, .message = on_message };
+	const char *sample = getenv("XRDMA_TRACE_SAMPLE");
 	char name[32], buf[SIZE] = { 0 };
 	const struct xrdma_msg m = { .data = buf, .len = SIZE };
 	struct xrdma_context *a, *b;
@@ -71,6 +72,10 @@ static void api(unsigned long rounds)
 	snprintf(name, sizeof(name), "xr-cost.%d", (int)getpid());
 	check(!xrdma_context_create(&a, "shm", &cb, NULL) && !xrdma_context_create(&b, "shm", &cb, NULL) &&
 	      !xrdma_listen(b, name) && !xrdma_connect(a, name, &ch), "connect");
+	/* as the setting of this name does for connections */
+	if (sample)
+		check(!xrdma_set_flag(a, "trace_sample", sample) && !xrdma_set_flag(b, "trace_sample", sample),
+		      "xrdma_set_flag");
 	while (!server || xrdma_send_msg(ch, &m)) {
 		xrdma_polling(a);
 		xrdma_polling(b);

@@ -257,7 +257,6 @@ static void what_the_peer_traced_is_told_by_both_times(void **state)
 	assert_true(xr_flow_poll(R.f, R.fd) & POLLIN);
 	are("no file");
 	assert_int_equal(flow_recv(), 6 + 20 + 6);
-	records(&f);
 	assert_string_equal(records(&f), "QPrd");
 	for (size_t i = 0; i < 4; i++) {
 		assert_true(f.rec[i].id[0] == 1 && f.rec[i].id[1] == 2 && f.rec[i].span == 3);
