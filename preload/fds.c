@@ -113,7 +113,7 @@ struct xr_fds_closing xr_fds_close_begin(int fd)
 	if (!c.last)
 		return c;
 	/* most connections: nothing was begun, nothing is owed, nobody is to be told */
-	if (xr_likely(!f->link && !f->up && !f->st && !f->priv->regs)) {
+	if (xr_likely(!f->link && !xr_flow_up(f) && !f->st && !f->priv->regs)) {
 		xr_fetch_sub(&f->procs, 1);
 		return c;
 	}
@@ -234,8 +234,8 @@ void xr_fds_adopt(struct xr_flow *f, int fd)
 	/* before anybody can find it: the upgrade compares these with the kernel's counts */
 	xr_store_relaxed(&own->tcp_tx, xr_load_relaxed(&f->tcp_tx));
 	xr_store_relaxed(&own->tcp_rx, xr_load_relaxed(&f->tcp_rx));
-	own->turns = f->turns;
-	own->last_dir = f->last_dir;
+	xr_store_relaxed(&own->turns, xr_load_relaxed(&f->turns));
+	xr_store_relaxed(&own->last_dir, xr_load_relaxed(&f->last_dir));
 	own->rcvtimeo_ns = f->rcvtimeo_ns;
 	own->sndtimeo_ns = f->sndtimeo_ns;
 	own->rcvlowat = f->rcvlowat;

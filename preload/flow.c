@@ -160,8 +160,8 @@ struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonb
 	f->priv->young.ep = NULL;
 	xr_store_relaxed(&f->priv->young.lock.owner, 0);
 	f->priv->unlisted = 0;
-	f->need_turns = UINT32_MAX;
-	f->need_bytes = UINT64_MAX;
+	xr_store_relaxed(&f->need_turns, UINT32_MAX);
+	xr_store_relaxed(&f->need_bytes, UINT64_MAX);
 	xr_stats_add(XR_STAT_FLOWS_OPENED, 1);
 	if (role == XR_FLOW_ACCEPT)
 		xr_flow_connecting(f, fd);
@@ -192,8 +192,8 @@ void xr_flow_connecting(struct xr_flow *f, int fd)
 			xr_stats_unlisted((enum xr_reason)f->reason);
 		return;
 	}
-	f->need_turns = (uint32_t)turns;
-	f->need_bytes = bytes;
+	xr_store_relaxed(&f->need_turns, (uint32_t)turns);
+	xr_store_relaxed(&f->need_bytes, bytes);
 	/* release: pairs with the hooks' acquire of path, the thresholds are set */
 	xr_store_release(&f->path, XR_PATH_COUNT);
 }
@@ -247,13 +247,15 @@ static void flow_account(struct xr_flow *f, int fd, uint32_t dir, _Atomic uint64
 	xr_fetch_sub(inside, 1);
 	if (n <= 0)
 		return;
-	if (f->last_dir != dir) {
-		f->last_dir = dir;
-		f->turns++;
+	if (xr_load_relaxed(&f->last_dir) != dir) {
+		xr_store_relaxed(&f->last_dir, dir);
+		/* not an atomic addition, which costs more: a turn may be lost */
+		xr_store_relaxed(&f->turns, xr_load_relaxed(&f->turns) + 1);
 	}
 	sum += xr_load_relaxed(total == &f->tcp_tx ? &f->tcp_rx : &f->tcp_tx);
 	/* none: closed under a sleeping call, whose number may be somebody else's now */
-	if (xr_unlikely(f->turns >= f->need_turns || sum >= f->need_bytes) &&
+	if (xr_unlikely(xr_load_relaxed(&f->turns) >= xr_load_relaxed(&f->need_turns) ||
+			sum >= xr_load_relaxed(&f->need_bytes)) &&
 	    xr_load_relaxed(&f->priv->fds))
 		xr_upgrade_step(f, fd);
 }

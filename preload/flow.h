@@ -71,12 +71,12 @@ struct xr_flow {
 	/* accounting while XR_PATH_COUNT; relaxed adds */
 	_Atomic uint64_t tcp_tx, tcp_rx;
 	_Atomic uint32_t k_tx, k_rx;	/* threads inside kernel writes / reads and polls, sleeps included */
-	uint32_t turns, last_dir;	/* changes of direction; racy by design, a hint */
-	uint32_t need_turns;		/* the upgrade takes its next step at ... */
-	uint64_t need_bytes;		/* ... or at so many bytes both ways */
+	_Atomic uint32_t turns, last_dir;	/* changes of direction; threads that meet lose some: a hint */
+	_Atomic uint32_t need_turns;	/* the upgrade takes its next step at ... */
+	_Atomic uint64_t need_bytes;	/* ... or at so many bytes both ways */
 	uint64_t up_after;		/* ... but not before this time, ns */
 	uint64_t moved_ns;		/* when it came onto the fabric it is on, or was last on */
-	struct xr_upgrade *up;		/* owner process only, under tx_lock */
+	_Atomic(struct xr_upgrade *) up;	/* owner process only, changed and followed under tx_lock */
 
 	/* options the fabric must honour itself; the kernel socket has them too */
 	uint64_t rcvtimeo_ns, sndtimeo_ns;	/* 0: none */
@@ -89,7 +89,7 @@ struct xr_flow {
 	uint64_t drain_left;		/* bytes still to come over TCP before the ring */
 	uint32_t rx_end;		/* END taken: 1, with XR_END_CLOSE: 3 */
 	uint32_t rx_shut;		/* the program did SHUT_RD */
-	uint32_t rx_dead;		/* POLLRDHUP, POLLHUP, POLLERR that the kernel socket showed */
+	_Atomic uint32_t rx_dead;	/* POLLRDHUP, POLLHUP, POLLERR that the kernel socket showed */
 	_Atomic uint32_t rx_look;	/* the kernel reported something: look before answering */
 	_Atomic uint32_t err;		/* errno that recv, send or SO_ERROR shall report once */
 	uint32_t rx_reset;		/* `err` was set: the peer died, or is a liar */
@@ -201,10 +201,24 @@ void xr_flow_closed(struct xr_flow *f);
 /* Both at once, where there is nothing to say to the peer. */
 void xr_flow_release(struct xr_flow *f);
 
+/* relaxed: who follows it holds tx_lock, for others there is one, or there is none */
+static inline struct xr_upgrade *xr_flow_up(const struct xr_flow *f)
+{
+	return xr_load_relaxed(&f->up);
+}
+
+/* The upgrade takes its next step after so many turns more, or bytes both ways. */
+static inline void xr_flow_need(struct xr_flow *f, uint32_t turns, uint64_t bytes)
+{
+	/* relaxed: two thresholds, of which the one is as good as the other */
+	xr_store_relaxed(&f->need_turns, xr_load_relaxed(&f->turns) + turns);
+	xr_store_relaxed(&f->need_bytes, xr_load_relaxed(&f->tcp_tx) + xr_load_relaxed(&f->tcp_rx) + bytes);
+}
+
 /* 1: on TCP for good, and never was elsewhere. */
 static inline int xr_flow_settled(const struct xr_flow *f)
 {
-	return f->upgrade_off && !f->link && !f->up && !xr_load_relaxed(&f->path);
+	return f->upgrade_off && !f->link && !xr_flow_up(f) && !xr_load_relaxed(&f->path);
 }
 
 /* ---- hooks --------------------------------------------------------------- */
@@ -450,7 +464,7 @@ static inline void xr_flow_tx_check(struct xr_flow *f, int fd)
 	st = f->tx_state;
 
 	/* racy looks, as everywhere where no lock is held: the next call looks again */
-	if (xr_likely(!f->up && (st == XR_TX_TCP ||
+	if (xr_likely(!xr_flow_up(f) && (st == XR_TX_TCP ||
 	    (st == XR_TX_RING && !f->tx.frozen &&
 	     !(xr_load_relaxed(&f->tx.dir->arm) & XR_ARM_FROZEN)))))
 		return;

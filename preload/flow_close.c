@@ -248,7 +248,7 @@ void xr_flow_last_close(struct xr_flow *f, int fd)
 {
 	uint64_t soon = XR_CARE_SOON_NS;
 
-	if (f->up)
+	if (xr_flow_up(f))
 		xr_upgrade_abort(f, fd, XR_REASON_CLOSED);
 	xr_flow_stats_last(f, fd);
 	if (xr_unlikely(f->trace_end) && !xr_lock(&f->tx_lock)) {

@@ -193,7 +193,7 @@ static int frame_missing(struct xr_flow *f, int fd)
 	if (!(ev & (POLLERR | POLLRDHUP)) || (f->rx_shut && !f->tx_shut && !(ev & POLLERR)))
 		return -EAGAIN;
 	f->far->rx_due = 0;
-	if ((ev & POLLERR) || f->rx_shut || !f->rx.got || (f->rx_dead & POLLERR))
+	if ((ev & POLLERR) || f->rx_shut || !f->rx.got || (xr_load_relaxed(&f->rx_dead) & POLLERR))
 		return 0;
 	/* its sender is gone, and with it what was to follow */
 	f->reason = XR_REASON_PEER_DIED;
@@ -335,7 +335,7 @@ void xr_far_look(struct xr_flow *f, int fd)
 	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC) || !f->link)
 		return;
 	said = xr_flow_peer_state(f);
-	if (xr_unlikely(said & (XR_DIR_LOST | XR_DIR_LEFT)) && !xr_load_relaxed(&far->lost) && !f->up) {
+	if (xr_unlikely(said & (XR_DIR_LOST | XR_DIR_LEFT)) && !xr_load_relaxed(&far->lost) && !xr_flow_up(f)) {
 		xr_store_relaxed(&far->lost, 1);
 		far_lost(f, fd, said);
 	}

@@ -292,7 +292,7 @@ void xr_flow_leave(struct xr_flow *f)
 	if (atomic_load(&f->rx_state) == XR_RX_TCP && atomic_load(&f->tx_state) == XR_TX_TCP &&
 	    leave_fabric(f)) {
 		/* an end of the connection is no retreat */
-		if (!f->rx_dead && !(xr_flow_peer_state(f) & XR_DIR_CLOSED))
+		if (!xr_load_relaxed(&f->rx_dead) && !(xr_flow_peer_state(f) & XR_DIR_CLOSED))
 			xr_stats_add(XR_STAT_RETREATS, 1);
 		xr_debug("descriptor %d: back on TCP: %s", f->priv->fd,
 			 xr_reason_name(f->reason));
@@ -479,7 +479,7 @@ int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_re
 	if (f->owner_pid != xr_getpid())
 		xr_flow_touched = 1;
 	/* half on its way: what is left to do then is in xr_flow_give_back */
-	if (xr_unlikely(f->up != NULL) && f->owner_pid == xr_getpid())
+	if (xr_unlikely(xr_flow_up(f) != NULL) && f->owner_pid == xr_getpid())
 		xr_upgrade_abort(f, fd, why);
 	if (xr_lock(&f->tx_lock))
 		return -EAGAIN;

@@ -51,7 +51,7 @@ uint32_t xr_flow_poll(struct xr_flow *f, int fd)
 	if ((mask & POLLRDHUP) && f->tx_shut)
 		mask |= POLLHUP;
 	/* an error or hang-up of the connection leaves nothing to wait for */
-	if (f->rx_dead & (POLLERR | POLLHUP))
+	if (xr_load_relaxed(&f->rx_dead) & (POLLERR | POLLHUP))
 		mask |= POLLOUT;
 	return mask;
 }
@@ -63,7 +63,7 @@ static int peek_rx(struct xr_flow *f)
 	uint64_t h;
 
 	/* all of it racy reads of positions: a hint, xr_flow_poll decides under the lock */
-	if (f->rx_end || f->rx_dead || f->rx_shut || rx->frozen || xr_load_relaxed(&f->rx_look))
+	if (f->rx_end || xr_load_relaxed(&f->rx_dead) || f->rx_shut || rx->frozen || xr_load_relaxed(&f->rx_look))
 		return 1;
 	s = &rx->slots[rx->seq & rx->mask];
 	h = xr_load_acquire(&s->head);
@@ -191,7 +191,7 @@ uint32_t xr_flow_kernel_mask(struct xr_flow *f, uint32_t mask)
 	 * it means FIN, RST or the replay of a frozen direction.  Once the end of the peer is
 	 * known the condition would stay and the sleeper spin.
 	 */
-	if (f->rx_state == XR_RX_RING && !f->rx_dead)
+	if (f->rx_state == XR_RX_RING && !xr_load_relaxed(&f->rx_dead))
 		ev |= f->rx.frozen ? POLLRDHUP : POLLIN | POLLRDHUP;
 	/* own SHUT_RD shows there, for good */
 	if (f->far && f->rx_shut)

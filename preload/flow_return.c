@@ -55,15 +55,14 @@ static void return_thresholds(struct xr_flow *f)
 {
 	uint64_t turns = xr_tuned(&xr_cfg.upgrade_turns), bytes = xr_tuned(&xr_cfg.upgrade_bytes);
 
-	f->need_turns = f->turns + (uint32_t)turns;
-	f->need_bytes = xr_load_relaxed(&f->tcp_tx) + xr_load_relaxed(&f->tcp_rx) + bytes;
+	xr_flow_need(f, (uint32_t)turns, bytes);
 }
 
 int xr_flow_return_plan(struct xr_flow *f)
 {
 	uint64_t now;
 
-	if (f->upgrade_off || f->tx_shut || f->rx_shut || f->rx_end || f->rx_dead || f->rx_reset ||
+	if (f->upgrade_off || f->tx_shut || f->rx_shut || f->rx_end || xr_load_relaxed(&f->rx_dead) || f->rx_reset ||
 	    f->npast == XR_FLOW_PAST || !xr_flow_may_return((enum xr_reason)f->reason))
 		return 0;
 	now = xr_now_ns();
@@ -115,11 +114,10 @@ static int return_agreed(struct xr_flow *f)
 
 int xr_flow_return_due(struct xr_flow *f)
 {
-	if (f->tx_shut || f->rx_shut || f->rx_dead || xr_flow_holders(f) > 1 ||
+	if (f->tx_shut || f->rx_shut || xr_load_relaxed(&f->rx_dead) || xr_flow_holders(f) > 1 ||
 	    xr_control_holds(f)) {
 		xr_flow_kids_reap();
-		f->need_turns = f->turns + 8;
-		f->need_bytes = xr_load_relaxed(&f->tcp_tx) + xr_load_relaxed(&f->tcp_rx) + 65536;
+		xr_flow_need(f, 8, 65536);
 		return 0;
 	}
 	/* from here on each I/O call looks, at the price of a few loads */
@@ -134,7 +132,7 @@ int xr_flow_return_due(struct xr_flow *f)
 	}
 	if (!return_agreed(f)) {
 		/* who finds the link broken says no more over it */
-		if (!(f->turns % 16))
+		if (!(xr_load_relaxed(&f->turns) % 16))
 			xr_shm_link_progress(f->link);
 		return 0;
 	}

@@ -392,10 +392,10 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 			return rx_peek_on(f, fd, d, (size_t)n, len, flags);
 		if (xr_likely(n != RX_NONE))
 			return n;
-		if (!f->rx_dead && (xr_load_relaxed(&f->rx_look) || xr_rx_reset_due(f) ||
+		if (!xr_load_relaxed(&f->rx_dead) && (xr_load_relaxed(&f->rx_look) || xr_rx_reset_due(f) ||
 				    xr_cycles() - f->rx_checked > XR_RX_CHECK_CYCLES))
 			xr_rx_look_kernel(f, fd);
-		if (f->rx_dead) {
+		if (xr_load_relaxed(&f->rx_dead)) {
 			/* the peer's memory is final once its FIN shows: look once more */
 			n = rx_ring(f, fd, d, len, flags);
 			if (n == RX_MOVED)
@@ -469,7 +469,7 @@ static inline ssize_t recv_held(struct xr_flow *f, int fd, const struct iovec *i
 			return -EREMOTEIO;
 		if (xr_hold_lost(hold))
 			return done ? (ssize_t)done : -EBADF;
-		if (xr_unlikely(f->up != NULL))
+		if (xr_unlikely(xr_flow_up(f) != NULL))
 			xr_upgrade_step(f, fd);
 		if (xr_lock(&f->rx_lock))
 			return done ? (ssize_t)done : -EAGAIN;

@@ -21,7 +21,7 @@ ssize_t xr_rx_corrupt(struct xr_flow *f, int fd)
 	xr_warn("peer process %d corrupted its side of a flow", f->link->peer_pid);
 	xr_stats_reason(XR_REASON_SEGMENT_CORRUPT);
 	f->reason = XR_REASON_SEGMENT_CORRUPT;
-	f->rx_dead |= POLLERR | POLLHUP | POLLRDHUP;
+	xr_fetch_or(&f->rx_dead, POLLERR | POLLHUP | POLLRDHUP);
 	f->rx_reset = 1;
 	xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
 	return -ECONNRESET;
@@ -58,14 +58,14 @@ void xr_rx_look_kernel(struct xr_flow *f, int fd)
 	 * Own SHUT_RD also shows as RDHUP; the peer's FIN cannot be told from it then, and
 	 * the end of what is readable is all the program can see either way.
 	 */
-	f->rx_dead |= ev & (POLLRDHUP | POLLHUP | POLLERR);
+	xr_fetch_or(&f->rx_dead, ev & (POLLRDHUP | POLLHUP | POLLERR));
 	if (f->far || !(ev & POLLRDHUP) || (ev & POLLERR) || f->rx_reset || f->tx_state != XR_TX_RING ||
 	    !xr_flow_fin_is_death(f))
 		return;
 	/* with unread bytes in its socket it had sent an RST */
 	if (!xr_shm_tx_all_consumed(&f->tx)) {
 		f->rx_reset = 1;
-		f->rx_dead |= POLLERR | POLLHUP;
+		xr_fetch_or(&f->rx_dead, POLLERR | POLLHUP);
 		f->reason = XR_REASON_PEER_DIED;
 		xr_stats_reason(XR_REASON_PEER_DIED);
 		xr_store_release(&f->err, ECONNRESET);
@@ -76,7 +76,7 @@ void xr_rx_look_kernel(struct xr_flow *f, int fd)
 int xr_rx_reset_due(struct xr_flow *f)
 {
 	/* RDHUP may be the program's own SHUT_RD */
-	if (f->rx_dead & ~(f->rx_shut ? (uint32_t)POLLRDHUP : 0))
+	if (xr_load_relaxed(&f->rx_dead) & ~(f->rx_shut ? (uint32_t)POLLRDHUP : 0))
 		return 0;
 	return (xr_flow_peer_state(f) & XR_DIR_CLOSED) != 0;
 }
@@ -200,7 +200,7 @@ int xr_rx_ended(struct xr_flow *f)
 {
 	int r;
 
-	if (f->rx_shut || f->rx_end || f->rx_dead)
+	if (f->rx_shut || f->rx_end || xr_load_relaxed(&f->rx_dead))
 		return 1;
 	if (f->rx_state == XR_RX_RING && !f->rx.frozen)
 		return (xr_flow_peer_state(f) & (XR_DIR_ENDED | XR_DIR_CLOSED)) != 0;
@@ -253,7 +253,7 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 			mask |= POLLRDHUP;
 		/* the peer wrote nonsense where START should be */
 		if (xr_unlikely(f->rx_reset)) {
-			mask |= POLLIN | f->rx_dead;
+			mask |= POLLIN | xr_load_relaxed(&f->rx_dead);
 			if (!xr_load_relaxed(&f->err))
 				mask &= ~(uint32_t)POLLERR;
 		}
@@ -262,10 +262,10 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 	if (f->rx_end || (xr_flow_peer_state(f) & XR_DIR_ENDED))
 		mask |= POLLRDHUP;
 	/* an RST shows at once, whatever is still to be read */
-	if (!(f->rx_dead & POLLERR) && (xr_load_relaxed(&f->rx_look) || xr_rx_reset_due(f) ||
+	if (!(xr_load_relaxed(&f->rx_dead) & POLLERR) && (xr_load_relaxed(&f->rx_look) || xr_rx_reset_due(f) ||
 					xr_cycles() - f->rx_checked > XR_RX_CHECK_CYCLES))
 		xr_rx_look_kernel(f, fd);
-	mask |= f->rx_dead;
+	mask |= xr_load_relaxed(&f->rx_dead);
 	/* an error shows until somebody has been told */
 	if (xr_unlikely(mask & POLLERR) && !xr_load_relaxed(&f->err) &&
 	    !(xr_ksock_poll(fd, 0) & POLLERR))
@@ -288,7 +288,7 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 		return mask;
 	if (r)
 		return mask | POLLIN;
-	if (f->rx_dead) {
+	if (xr_load_relaxed(&f->rx_dead)) {
 		if (xr_shm_rx_is_frozen(&f->rx)) {
 			xr_rx_to_tcp(f);
 			return xr_flow_rx_poll(f, fd);

@@ -58,7 +58,7 @@ void xr_flow_tx_care(struct xr_flow *f, int fd)
 {
 	uint32_t st = f->tx_state;
 
-	if (xr_unlikely(f->up != NULL)) {
+	if (xr_unlikely(xr_flow_up(f) != NULL)) {
 		xr_upgrade_step(f, fd);
 		st = f->tx_state;
 	}
@@ -86,7 +86,7 @@ static int tx_peer_gone(struct xr_flow *f, int fd, uint64_t now)
 	if (xr_unlikely(xr_flow_peer_state(f) & XR_DIR_CLOSED))
 		return 1;
 	/* a peer on another host does not say so there: what the socket showed has to do */
-	if (f->far && (f->rx_dead & (POLLERR | POLLHUP)))
+	if (f->far && (xr_load_relaxed(&f->rx_dead) & (POLLERR | POLLHUP)))
 		return 1;
 	if (xr_likely(now - f->tx_checked < TX_CHECK_CYCLES && !xr_load_relaxed(&f->rx_look)))
 		return 0;
@@ -300,7 +300,7 @@ static inline ssize_t send_held(struct xr_flow *f, int fd, const struct iovec *i
 			return -EREMOTEIO;
 		if (xr_hold_lost(hold))
 			return done ? (ssize_t)done : -EBADF;
-		if (xr_unlikely(f->up != NULL))
+		if (xr_unlikely(xr_flow_up(f) != NULL))
 			xr_upgrade_step(f, fd);
 		if (xr_lock(&f->tx_lock))
 			return done ? (ssize_t)done : -EAGAIN;

@@ -165,7 +165,7 @@ XR_HOOK int connect(int fd, const struct sockaddr *addr, socklen_t len)
 	if (!f)
 		return connect_unknown(fd, addr, len);
 	xr_fork_check();
-	if (xr_unlikely(f->up || f->link) && connect_dissolves(addr, len))
+	if (xr_unlikely(xr_flow_up(f) || f->link) && connect_dissolves(addr, len))
 		xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
 	r = xr_real.connect(fd, addr, len);
 	saved = errno;

@@ -169,7 +169,7 @@ static void link_count(const struct xr_flow *f)
 
 	if (!f->link)
 		return;
-	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC) && !f->up)
+	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC) && !xr_flow_up(f))
 		f->link->counted++;
 	for (i = 0; i < f->npast; i++)
 		f->past[i]->counted++;

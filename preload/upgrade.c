@@ -38,13 +38,15 @@ static struct xr_upgrade *up_claim(struct xr_flow *f)
 	if (!xr_cas(&up_lock, &free, 1))
 		return NULL;
 	for (i = 0; i < XR_UP_MAX && !u; i++)
-		if (!xr_up_table[i].f)
+		/* acquire: pairs with up_free */
+		if (!xr_load_acquire(&xr_up_table[i].f))
 			u = &xr_up_table[i];
 	if (u) {
-		memset(u, 0, sizeof(*u));
-		u->f = f;
+		memset((char *)u + sizeof(u->f), 0, sizeof(*u) - sizeof(u->f));
 		u->lfd = u->conn = -1;
 		u->arena.fd = -1;
+		/* release: others look at it under the lock of this flow */
+		xr_store_release(&u->f, f);
 	}
 	/* release: pairs with the cas of the next claimant */
 	xr_store_release(&up_lock, 0);
@@ -65,9 +67,9 @@ static void up_free(struct xr_upgrade *u)
 	xr_shm_arena_destroy(&u->arena);
 	if (u->link)
 		xr_link_unref(u->link);
-	f->up = NULL;
-	/* last: the entry is anybody's now (a claimant on another thread reads it under up_lock) */
-	__atomic_store_n(&u->f, NULL, __ATOMIC_RELEASE);
+	xr_store_relaxed(&f->up, NULL);
+	/* last, release: the entry is anybody's now */
+	xr_store_release(&u->f, NULL);
 }
 
 /* No further attempt: the flow stays where it is, for this reason. */
@@ -77,8 +79,8 @@ static void up_give_up(struct xr_flow *f, enum xr_reason why)
 		xr_fetch_or(&f->tx.dir->state, XR_DIR_STAYS);
 	f->upgrade_off = 1;
 	xr_debug("descriptor %d: stays on TCP: %s", f->priv->fd, xr_reason_name(why));
-	f->need_turns = UP_NEVER_TURNS;
-	f->need_bytes = UP_NEVER_BYTES;
+	xr_store_relaxed(&f->need_turns, UP_NEVER_TURNS);
+	xr_store_relaxed(&f->need_bytes, UP_NEVER_BYTES);
 	f->reason = (uint16_t)why;
 	xr_stats_reason(why);
 	xr_stats_flow_reason(f->st, why);
@@ -91,8 +93,7 @@ static void up_give_up(struct xr_flow *f, enum xr_reason why)
 /* Another attempt when the connection has lived on for a while. */
 static void up_later(struct xr_flow *f, uint32_t turns, uint64_t bytes)
 {
-	f->need_turns = f->turns + turns;
-	f->need_bytes = xr_load_relaxed(&f->tcp_tx) + xr_load_relaxed(&f->tcp_rx) + bytes;
+	xr_flow_need(f, turns, bytes);
 }
 
 /* The handshake ends without result; what it named to the peer is marked gone. */
@@ -161,7 +162,7 @@ void xr_upgrade_abort(struct xr_flow *f, int fd, enum xr_reason why)
 
 	if (f->owner_pid != xr_getpid() || xr_lock(&f->tx_lock))
 		return;
-	u = f->up;
+	u = xr_flow_up(f);
 	if (!u) {
 		xr_unlock(&f->tx_lock);
 		return;
@@ -187,7 +188,7 @@ static int up_is_expired(const struct xr_upgrade *u)
 	 * per handful of I/O calls, and the bookkeeping of a flow that might still move.
 	 */
 	if (u->state == XR_UP_LISTENING && u->conn < 0 &&
-	    u->f->turns - u->turns >= UP_LISTEN_TURNS && xr_now_ns() - u->begun > UP_LISTEN_NS)
+	    xr_load_relaxed(&u->f->turns) - u->turns >= UP_LISTEN_TURNS && xr_now_ns() - u->begun > UP_LISTEN_NS)
 		return 1;
 	/* an idle flow advances nothing, and the peer's end of it is as idle */
 	if (u->ios < UP_PATIENCE_IOS || u->state == XR_UP_FAR)
@@ -213,7 +214,7 @@ static void up_expired(struct xr_upgrade *u)
 		}
 		up_free(u);
 		if (again)
-			up_later(f, 64 + f->turns, 1ull << (20 + shift));
+			up_later(f, 64 + xr_load_relaxed(&f->turns), 1ull << (20 + shift));
 		else
 			up_give_up(f, XR_REASON_PEER_NOT_XRDMA);
 		return;
@@ -253,11 +254,11 @@ static struct xr_upgrade *up_claim_evicting(struct xr_flow *f)
 
 	for (i = 0; i < XR_UP_MAX; i++) {
 		struct xr_upgrade *u = &xr_up_table[i];
-		struct xr_flow *o = __atomic_load_n(&u->f, __ATOMIC_ACQUIRE);
+		struct xr_flow *o = xr_load_acquire(&u->f);
 
 		if (!o || o == f || xr_trylock(&o->tx_lock))
 			continue;
-		if (u->f == o && o->up == u)
+		if (xr_load_relaxed(&u->f) == o && xr_flow_up(o) == u)
 			up_evict(u);
 		xr_unlock(&o->tx_lock);
 	}
@@ -327,16 +328,16 @@ static void up_begin(struct xr_flow *f, int fd)
 		up_later(f, 8, 65536);
 		return;
 	}
-	f->up = u;
+	xr_store_relaxed(&f->up, u);
 	xr_up_past_keep(u);
 	u->tuple = t;
 	u->far = far;
 	u->begun = xr_now_ns();
-	u->turns = f->turns;
+	u->turns = xr_load_relaxed(&f->turns);
 	xr_stats_add(XR_STAT_UPGRADE_ATTEMPTS, 1);
 	if (f->st) {
 		xr_stats_inc(&f->st->ctl.attempts, 1);
-		xr_stats_gauge(&f->st->ctl.turns, f->turns);
+		xr_stats_gauge(&f->st->ctl.turns, xr_load_relaxed(&f->turns));
 	}
 	do {
 		r = xr_random(&u->nonce, sizeof(u->nonce));
@@ -418,7 +419,7 @@ static int up_peer_lost(struct xr_flow *f)
 
 static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *attach, int *retreat)
 {
-	struct xr_upgrade *u = f->up;
+	struct xr_upgrade *u = xr_flow_up(f);
 	int r = 0;
 
 	if (!u) {
@@ -489,7 +490,7 @@ void xr_upgrade_step(struct xr_flow *f, int fd)
 	up_step_locked(f, fd, &waiter, &attach, &retreat);
 	/* the flow keeps its link, in case the peer looks at it; close lets go of both */
 	if (retreat)
-		up_fail(f->up, (enum xr_reason)retreat);
+		up_fail(xr_flow_up(f), (enum xr_reason)retreat);
 	xr_unlock(&f->tx_lock);
 	if (waiter)
 		xr_flow_tell(f, waiter);

@@ -52,7 +52,7 @@ enum xr_up_state {
 };
 
 struct xr_upgrade {
-	struct xr_flow *f;		/* NULL: free */
+	_Atomic(struct xr_flow *) f;	/* NULL: free; the rest under its tx_lock */
 	int state;
 	int lfd, conn;
 	uint32_t ios;			/* I/O calls since it began */

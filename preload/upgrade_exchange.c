@@ -157,13 +157,22 @@ static int up_make_link(struct xr_upgrade *u, const struct xr_up_msg *m, int fd)
 
 static int up_link_pending(const struct xr_upgrade *u)
 {
-	int i;
+	int i, pending;
 
 	for (i = 0; i < XR_UP_MAX; i++) {
 		const struct xr_upgrade *o = &xr_up_table[i];
+		/* acquire: pairs with up_claim */
+		struct xr_flow *f = xr_load_acquire(&o->f);
 
-		if (o != u && o->f && o->state == XR_UP_ANSWERED && o->new_link &&
-		    !memcmp(o->call.uuid, u->call.uuid, 16))
+		if (o == u || !f)
+			continue;
+		/* another thread is at it, perhaps at that very step */
+		if (xr_trylock(&f->tx_lock))
+			return 1;
+		pending = xr_load_relaxed(&o->f) == f && o->state == XR_UP_ANSWERED && o->new_link &&
+			  !memcmp(o->call.uuid, u->call.uuid, 16);
+		xr_unlock(&f->tx_lock);
+		if (pending)
 			return 1;
 	}
 	return 0;

@@ -114,12 +114,13 @@ static void shut(struct conn *c)
 
 int conn_tx(struct conn *c)
 {
-	uint64_t at;
+	uint64_t at, moved;
 	size_t len;
 	ssize_t n;
 
 	pthread_mutex_lock(&c->lock);
 	c->tx_room = conn_may_tx(c);
+	moved = c->tx_off + c->rx_off;
 	pthread_mutex_unlock(&c->lock);
 	if (c->tx_off == c->tx_total) {
 		if (c->tx_shut || (!c->o->client && !strcmp(c->o->proto, "halfclose") && !c->rx_eof))
@@ -130,7 +131,7 @@ int conn_tx(struct conn *c)
 	if (!c->tx_room)
 		return 0;
 	at = atomic_load(&next_hold);
-	if (c->tx_off + c->rx_off >= at)
+	if (moved >= at)
 		hold(c, at);
 	len = segment(c->o, &c->rng_tx, c->tx_room);
 	pattern_fill(c->tx_key, c->tx_off, c->txbuf, len);
