@@ -156,6 +156,7 @@ struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonb
 	xr_store_relaxed(&f->priv->holds, 0);
 	f->priv->orphan = -1;
 	xr_store_relaxed(&f->priv->probed, 0);
+	memset(&f->priv->zc, 0, sizeof(f->priv->zc));
 	f->priv->regs = NULL;
 	f->priv->young.ep = NULL;
 	xr_store_relaxed(&f->priv->young.lock.owner, 0);

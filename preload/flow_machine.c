@@ -48,6 +48,7 @@
 #include "log.h"
 #include "mem.h"
 #include "ready.h"
+#include "zerocopy.h"
 
 /* ---- receive direction ---------------------------------------------------- */
 
@@ -268,6 +269,25 @@ int xr_flow_tx_push_replay(struct xr_flow *f, int fd)
 
 /* ---- the flow ------------------------------------------------------------- */
 
+/*
+ * Will whoever reads next come through the hooks?  Then it drains the ring itself, and a
+ * peer that is away or dead holds up nobody.  Else the bytes must reach the kernel, which
+ * only the peer can do.
+ */
+static int retreat_hooked(enum xr_reason why)
+{
+	switch (why) {
+	case XR_REASON_EXEC:
+	case XR_REASON_PASSED_FD:
+	case XR_REASON_INHERITED:
+	case XR_REASON_RETREAT_CALL:
+	case XR_REASON_SECCOMP:
+		return 0;
+	default:
+		return 1;
+	}
+}
+
 /* Both directions are on TCP.  1: this call it was that took the flow off the fabric. */
 static int leave_fabric(struct xr_flow *f)
 {
@@ -290,7 +310,7 @@ void xr_flow_leave(struct xr_flow *f)
 	 * one sees the other.
 	 */
 	if (atomic_load(&f->rx_state) == XR_RX_TCP && atomic_load(&f->tx_state) == XR_TX_TCP &&
-	    leave_fabric(f)) {
+	    !(retreat_hooked((enum xr_reason)f->reason) && xr_zerocopy_holds(f)) && leave_fabric(f)) {
 		/* an end of the connection is no retreat */
 		if (!xr_load_relaxed(&f->rx_dead) && !(xr_flow_peer_state(f) & XR_DIR_CLOSED))
 			xr_stats_add(XR_STAT_RETREATS, 1);
@@ -304,25 +324,6 @@ void xr_flow_leave(struct xr_flow *f)
 }
 
 /* ---- retreat -------------------------------------------------------------- */
-
-/*
- * Will whoever reads next come through the hooks?  Then it drains the ring itself, and a
- * peer that is away or dead holds up nobody.  Else the bytes must reach the kernel, which
- * only the peer can do.
- */
-static int retreat_hooked(enum xr_reason why)
-{
-	switch (why) {
-	case XR_REASON_EXEC:
-	case XR_REASON_PASSED_FD:
-	case XR_REASON_INHERITED:
-	case XR_REASON_RETREAT_CALL:
-	case XR_REASON_SECCOMP:
-		return 0;
-	default:
-		return 1;
-	}
-}
 
 XR_FORK_DATA uint32_t xr_flow_touched;
 

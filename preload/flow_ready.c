@@ -9,6 +9,7 @@
 #include "flow.h"
 #include "mem.h"
 #include "ready.h"
+#include "zerocopy.h"
 
 uint32_t xr_flow_poll(struct xr_flow *f, int fd)
 {
@@ -50,6 +51,8 @@ uint32_t xr_flow_poll(struct xr_flow *f, int fd)
 		mask |= rx;
 	if ((mask & POLLRDHUP) && f->tx_shut)
 		mask |= POLLHUP;
+	if (xr_unlikely(XR_ZC_COUNT(xr_load_acquire(&f->priv->zc.told))))
+		mask |= POLLERR;
 	/* an error or hang-up of the connection leaves nothing to wait for */
 	if (xr_load_relaxed(&f->rx_dead) & (POLLERR | POLLHUP))
 		mask |= POLLOUT;

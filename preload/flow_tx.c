@@ -13,6 +13,7 @@
 #include "log.h"
 #include "mem.h"
 #include "ready.h"
+#include "zerocopy.h"
 #include "tune.h"
 
 /*
@@ -347,8 +348,11 @@ static inline ssize_t send_held(struct xr_flow *f, int fd, const struct iovec *i
 ssize_t xr_flow_send(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, int flags)
 {
 	struct xr_hold hold = { NULL };
+	int zc = xr_unlikely(flags & MSG_ZEROCOPY) && xr_zerocopy_begin(f, fd);
 	ssize_t n = send_held(f, fd, iov, cnt, flags, &hold);
 
+	if (xr_unlikely(zc))
+		xr_zerocopy_end(f, n);
 	xr_hold_end(&hold);
 	return n;
 }

@@ -19,6 +19,7 @@
 #include "mem.h"
 #include "process.h"
 #include "real.h"
+#include "zerocopy.h"
 
 #define XR_HOOK		__attribute__((visibility("default")))
 #if __has_attribute(copy)
@@ -148,7 +149,7 @@ ssize_t xr_hook_recvmsg(struct xr_flow *f, int fd, struct msghdr *mh, int flags)
 ssize_t xr_hook_sendmsg(struct xr_flow *f, int fd, const struct msghdr *mh, int flags);
 
 /* Flags that the kernel must see: the flow stays on (returns to) TCP. */
-#define XR_SEND_KERNEL	(MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN)
+#define XR_SEND_KERNEL	(MSG_OOB | MSG_FASTOPEN)
 
 void xr_hook_send_kernel(struct xr_flow *f, int fd, int flags);
 

@@ -39,6 +39,7 @@ static int socket_option_harmless(int name)
 	case SO_PASSCRED: case SO_PASSSEC: case SO_RCVLOWAT:
 	case SO_RCVTIMEO_OLD: case SO_SNDTIMEO_OLD: case SO_RCVTIMEO_NEW: case SO_SNDTIMEO_NEW:
 	case SO_BINDTODEVICE: case SO_BINDTOIFINDEX: case SO_MARK: case SO_BUSY_POLL:
+	case SO_ZEROCOPY:
 	case SO_PREFER_BUSY_POLL: case SO_BUSY_POLL_BUDGET: case SO_MAX_PACING_RATE:
 	case SO_INCOMING_CPU: case SO_CNX_ADVICE:
 		return 1;

@@ -94,7 +94,7 @@ XR_HOOK ssize_t preadv64v2(int fd, const struct iovec *iov, int cnt, off64_t off
 	return hook_preadv2(xr_real.preadv64v2, fd, iov, cnt, off, flags);
 }
 
-/* Urgent data lives in the kernel only.  The error queue too, and that of a flow is empty. */
+/* Urgent data lives in the kernel only.  The error queue too, but for what zerocopy.h has to tell. */
 static int recv_kernel(struct xr_flow *f, int fd, int flags)
 {
 	if (flags & MSG_OOB && !xr_fork_check_fd(fd))
@@ -104,8 +104,11 @@ static int recv_kernel(struct xr_flow *f, int fd, int flags)
 
 XR_SLOW ssize_t recv_flow(struct xr_flow *f, int fd, void *buf, size_t n, int flags)
 {
+	ssize_t told;
+
 	if (xr_unlikely(flags & (MSG_OOB | MSG_ERRQUEUE)) && recv_kernel(f, fd, flags))
-		return xr_real.recv(fd, buf, n, flags);
+		return flags & MSG_ERRQUEUE && xr_zerocopy_tell(f, NULL, flags, &told) ? told :
+		       xr_real.recv(fd, buf, n, flags);
 	return XR_CARRY_RX(f, fd, recv_buf(f, fd, buf, n, flags), xr_real.recv(fd, buf, n, flags),
 			   n && !(flags & MSG_PEEK));
 }
@@ -146,8 +149,11 @@ static ssize_t recvfrom_buf(struct xr_flow *f, int fd, void *buf, size_t n, int 
 XR_SLOW ssize_t recvfrom_flow(struct xr_flow *f, int fd, void *buf, size_t n, int flags,
 			      struct sockaddr *addr, socklen_t *len)
 {
+	ssize_t told;
+
 	if (xr_unlikely(flags & (MSG_OOB | MSG_ERRQUEUE)) && recv_kernel(f, fd, flags))
-		return xr_real.recvfrom(fd, buf, n, flags, addr, len);
+		return flags & MSG_ERRQUEUE && xr_zerocopy_tell(f, NULL, flags, &told) ? told :
+		       xr_real.recvfrom(fd, buf, n, flags, addr, len);
 	return XR_CARRY_RX(f, fd, recvfrom_buf(f, fd, buf, n, flags, addr, len),
 			   xr_real.recvfrom(fd, buf, n, flags, addr, len),
 			   n && !(flags & MSG_PEEK));
@@ -251,9 +257,28 @@ XR_SLOW ssize_t recvmsg_flow(struct xr_flow *f, int fd, struct msghdr *mh, int f
 			   xr_real.recvmsg(fd, mh, flags), iov_any(mh) && !(flags & MSG_PEEK));
 }
 
+/* Of the error queue, whatever carries the flow now. */
+XR_SLOW ssize_t recvmsg_errqueue(int fd, struct msghdr *mh, int flags)
+{
+	struct xr_flow *f = xr_fd_flow(fd);
+	ssize_t n;
+
+	if (!f || xr_fork_check_fd(fd))
+		return xr_real.recvmsg(fd, mh, flags);
+	if (xr_zerocopy_tell(f, mh, flags, &n))
+		return xr_ret(n);
+	n = xr_real.recvmsg(fd, mh, flags);
+	if (n >= 0)
+		xr_zerocopy_heard(f, mh);
+	return n;
+}
+
 XR_HOOK ssize_t recvmsg(int fd, struct msghdr *mh, int flags)
 {
 	struct xr_flow *f = xr_hook_find(fd);
+
+	if (xr_unlikely(flags & MSG_ERRQUEUE))
+		return recvmsg_errqueue(fd, mh, flags);
 
 	return xr_likely(!f) ? real_recvmsg(fd, mh, flags) : recvmsg_flow(f, fd, mh, flags);
 }
@@ -322,12 +347,27 @@ static int recvmmsg_loop(struct xr_flow *f, int fd, struct mmsghdr *vec, unsigne
 	return (int)i;
 }
 
+/* Which never waits. */
+XR_SLOW int recvmmsg_errqueue(int fd, struct mmsghdr *vec, unsigned int vlen, int flags)
+{
+	const unsigned int none = 0;
+	unsigned int i;
+
+	for (i = 0; i < vlen && i < IOV_MAX; i++)
+		if (recvmsg_errqueue(fd, &vec[i].msg_hdr, flags & ~MSG_WAITFORONE) < 0 ||
+		    xr_user_put(&vec[i].msg_len, &none, sizeof(none)))
+			return i ? (int)i : -1;
+	return (int)i;
+}
+
 XR_HOOK int recvmmsg(int fd, struct mmsghdr *vec, unsigned int vlen, int flags,
 		     struct timespec *timeout)
 {
 	struct xr_flow *f = xr_hook_flow(fd);
 	int n, i;
 
+	if (xr_unlikely(flags & MSG_ERRQUEUE) && xr_fd_flow(fd))
+		return recvmmsg_errqueue(fd, vec, vlen, flags);
 	if (f && !(flags & (MSG_OOB | MSG_ERRQUEUE)))
 		return recvmmsg_loop(f, fd, vec, vlen, flags, timeout);
 	if (f)

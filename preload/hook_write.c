@@ -100,7 +100,8 @@ XR_SLOW ssize_t send_flow(struct xr_flow *f, int fd, const void *buf, size_t n, 
 {
 	if (xr_unlikely(flags & XR_SEND_KERNEL))
 		xr_hook_send_kernel(f, fd, flags);
-	return XR_CARRY_TX(f, fd, send_buf(f, fd, buf, n, flags), xr_real.send(fd, buf, n, flags));
+	return XR_CARRY_TX(f, fd, send_buf(f, fd, buf, n, flags),
+			   XR_ZEROCOPY_KERNEL(f, fd, flags, xr_real.send(fd, buf, n, flags)));
 }
 
 XR_HOOK ssize_t send(int fd, const void *buf, size_t n, int flags)
@@ -146,7 +147,7 @@ XR_SLOW ssize_t sendto_flow(struct xr_flow *f, int fd, const void *buf, size_t n
 	if (xr_unlikely(flags & XR_SEND_KERNEL))
 		xr_hook_send_kernel(f, fd, flags);
 	return XR_CARRY_TX(f, fd, sendto_buf(f, fd, buf, n, flags, addr, len),
-			   xr_real.sendto(fd, buf, n, flags, addr, len));
+			   XR_ZEROCOPY_KERNEL(f, fd, flags, xr_real.sendto(fd, buf, n, flags, addr, len)));
 }
 
 XR_HOOK ssize_t sendto(int fd, const void *buf, size_t n, int flags, const struct sockaddr *addr,
@@ -240,7 +241,7 @@ static void sendmsg_prepare(struct xr_flow *f, int fd, const struct msghdr *mh, 
 XR_SLOW ssize_t sendmsg_flow(struct xr_flow *f, int fd, const struct msghdr *mh, int flags)
 {
 	return XR_CARRY_TX(f, fd, xr_hook_sendmsg(f, fd, mh, flags),
-			   xr_real.sendmsg(fd, mh, flags));
+			   XR_ZEROCOPY_KERNEL(f, fd, flags, xr_real.sendmsg(fd, mh, flags)));
 }
 
 XR_SLOW ssize_t sendmsg_control(struct xr_flow *f, int fd, const struct msghdr *mh, int flags)
@@ -284,7 +285,7 @@ static int sendmmsg_loop(struct xr_flow *f, int fd, struct mmsghdr *vec, unsigne
 		ssize_t n;
 
 		n = XR_CARRY_TX(f, fd, xr_hook_sendmsg(f, fd, mh, flags),
-				xr_real.sendmsg(fd, mh, flags));
+				XR_ZEROCOPY_KERNEL(f, fd, flags, xr_real.sendmsg(fd, mh, flags)));
 		if (n < 0)
 			return i ? (int)i : -1;
 		len = (unsigned int)n;

@@ -14,6 +14,7 @@
 #include "ready.h"
 #include "upgrade.h"
 #include "user.h"
+#include "zerocopy.h"
 
 struct xr_upgrade xr_up_table[XR_UP_MAX];	/* entries claimed under up_lock */
 static _Atomic uint32_t up_lock;
@@ -447,6 +448,9 @@ static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *att
 		return;
 	}
 	if (u->state == XR_UP_EXCHANGED) {
+		/* the program has yet to hear from the kernel */
+		if (xr_unlikely(xr_zerocopy_busy(f)))
+			return;
 		xr_up_past_forget(u);
 		/* from now on it is us who copy from and to the program's buffers */
 		xr_user_guard();

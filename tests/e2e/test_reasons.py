@@ -126,8 +126,8 @@ def test_what_stays_on_tcp_for_a_call_is_listed(start, call, reason):
 
 
 def test_what_was_set_before_it_was_connected_is_listed(start):
-    # SO_ZEROCOPY
-    p = start(0, "k = socket.socket(); k.setsockopt(socket.SOL_SOCKET, 60, 1); k.connect(s.getsockname())")
+    # SO_TIMESTAMPING: software stamps of what is sent
+    p = start(0, "k = socket.socket(); k.setsockopt(socket.SOL_SOCKET, 37, 2 | 16); k.connect(s.getsockname())")
     (f,) = flows_of(start.env, p.pid)
     assert f["reason"] == "option" and f["peer_port"]
 

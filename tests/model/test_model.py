@@ -23,8 +23,8 @@ MUTANTS = {
     "nobody looks for a sleeper after a send": (
         "preload/flow_tx.c", "\t\t\txr_shm_tx_armed(&f->tx, waiter);\n", "", ["sleep"]),
     "the look for a sleeper comes before the publication": (
-        "preload/flow_tx.c", "\t\tn = xr_shm_tx_send(&f->tx, iov, cnt, skip, len);\n\t\tif (n > 0) {\n",
-        "\t\txr_shm_tx_armed(&f->tx, waiter);\n\t\tn = xr_shm_tx_send(&f->tx, iov, cnt, skip, len);\n"
+        "preload/flow_tx.c", "\t\tn = tx_ring(f, iov, cnt, skip, len, flags);\n\t\tif (n > 0) {\n",
+        "\t\txr_shm_tx_armed(&f->tx, waiter);\n\t\tn = tx_ring(f, iov, cnt, skip, len, flags);\n"
         "\t\tif (n > 0) {\n\t\t\treturn n;\n", ["sleep"]),
     "no barrier between a publication and the look for a sleeper": (
         "core/shm_ring.c", "look for a sleeper */\n\txr_fence_store_load();\n", "look for a sleeper */\n", ["tso-sleep"]),
@@ -36,7 +36,8 @@ MUTANTS = {
     "the ring is read before the rest of TCP": (
         "preload/flow_machine.c", "f->drain_left ? XR_RX_DRAIN : XR_RX_RING", "XR_RX_RING", ["upgrade-lag"]),
     "any FIN is a death": (
-        "preload/flow_rx_look.c", "\treturn xr_shm_link_progress(f->link) != 0;\n", "\treturn 1;\n",
+        "preload/flow_rx_look.c", "\treturn xr_shm_link_progress(f->link) != 0 && !(xr_flow_peer_state(f) & XR_DIR_CLOSED);\n",
+        "\treturn 1;\n",
         ["half-close-poll"]),
     "memory is not looked at again when the FIN shows": (
         "preload/flow_rx.c",
