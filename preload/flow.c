@@ -320,10 +320,13 @@ static void flow_free(struct xr_flow *f)
 		xr_stats_flow_free(f->st);
 		f->st = NULL;
 	}
-	/* most connections are short and never touch the directions: nor does their end */
+	/*
+	 * Most connections are short and never touch the directions: nor does their end.  What belongs
+	 * to the slot stays: a thread whose epoll_wait looks at the flow does not know of the close yet.
+	 */
 	if (f->dir_off)
 		memset((char *)f + offsetof(struct xr_flow, rx_lock), 0,
-		       sizeof(*f) - offsetof(struct xr_flow, rx_lock));
+		       offsetof(struct xr_flow, meta) - offsetof(struct xr_flow, rx_lock));
 	xr_slab_lock();
 	f->next_free = s->free;
 	s->free = f->index;

@@ -353,11 +353,38 @@ static void readable_is_what_a_read_finds(void **state)
 	assert_int_equal(bad, 0);
 }
 
+/*
+ * A thread in epoll_wait looks at a flow without a lock of its own, and another one ends it
+ * meanwhile: what the first then finds says that the kernel carries it, and can be used.
+ */
+static void a_look_may_come_after_the_end(void **state)
+{
+	struct xr_flow_priv *priv;
+	struct xr_shm_meta *meta;
+	struct xr_flow *f;
+
+	(void)state;
+	flow_make();
+	flow_on_ring();
+	f = R.f;
+	priv = f->priv;
+	meta = f->meta;
+	assert_non_null(priv);
+	flow_end();
+	/* it is free: no link, and the next connection gets the place */
+	assert_null(f->link);
+	assert_ptr_equal(f->priv, priv);
+	assert_ptr_equal(f->meta, meta);
+	assert_int_equal(xr_flow_poll(f, -1), UINT32_MAX);
+	assert_null(f->priv->regs);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_receive_state_meets_every_event),
 		cmocka_unit_test(readable_is_what_a_read_finds),
+		cmocka_unit_test(a_look_may_come_after_the_end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
