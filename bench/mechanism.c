@@ -7,6 +7,7 @@
  *				single steps over some
  *	socket-counts [...]	the same between two ends of a TCP connection, which a fabric carries under
  *				xrdma-run
+ *	copies			one copy by the kernel beside two by way of shared memory, see copies.c
  *	death			how long until the other end of a channel is told of a process that was
  *				killed; of one that was stopped, where the program asks for a limit
  *	idle FLOWS SECONDS	CPU of two processes with so many TCP connections that carry nothing, asleep in
@@ -36,6 +37,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "copies.h"
 #include "core/xrdma.h"
 
 #define SIZE	64
@@ -496,8 +498,11 @@ int main(int argc, char **argv)
 		return traced(!strcmp(what, "traced-socket-counts"), (uint32_t)strtoul(n, NULL, 0));
 	if (!strcmp(what, "death"))
 		return death();
+	if (!strcmp(what, "copies"))
+		return copies();
 	if (!strcmp(what, "idle") && argc == 4)
 		return idle((uint32_t)strtoul(n, NULL, 0), strtod(argv[3], NULL));
-	fprintf(stderr, "usage: xr-mechanism counts|socket-counts [messages] | death | idle CONNECTIONS SECONDS\n");
+	fprintf(stderr, "usage: xr-mechanism counts|socket-counts [messages] | copies | death |\n"
+		"       idle CONNECTIONS SECONDS\n");
 	return 2;
 }

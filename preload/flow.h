@@ -163,14 +163,6 @@ struct xr_flow_young {
 	struct xr_lock lock;
 };
 
-/* Sends with MSG_ZEROCOPY: zerocopy.h. */
-struct xr_zc {
-	_Atomic uint32_t sent, done;	/* numbers that the kernel has given, and told */
-	_Atomic uint32_t extra;		/* that we have given */
-	_Atomic uint32_t hold;		/* sends under way */
-	_Atomic uint64_t told;		/* to be told: the first one:32 | how many:32 */
-};
-
 /* Private to each process (copied on fork). */
 struct xr_flow_priv {
 	_Atomic uint32_t fds;		/* descriptors of this process that refer to the flow, and holds */
@@ -178,7 +170,11 @@ struct xr_flow_priv {
 	uint32_t unlisted;		/* counted as a connection that cannot be listed */
 	_Atomic uint32_t holds;		/* calls that sleep on it: hold.h */
 	int orphan;			/* ours, in the place of the program's last; -1: none */
-	struct xr_zc zc;
+	struct xr_zc {			/* zerocopy.h */
+		_Atomic uint32_t sent, done, extra;	/* numbers that the kernel has given, and told; we have given */
+		_Atomic uint32_t hold;	/* sends under way */
+		_Atomic uint64_t told;	/* to be told: the first one:32 | how many:32 */
+	} zc;
 	_Atomic uint64_t probed;	/* what had been received at the last look at an idle flow */
 	void *regs;			/* epoll registrations: epoll.c, under its lock */
 	struct xr_flow_young young;	/* with what is above, one line for most connections */
