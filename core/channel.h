@@ -217,6 +217,7 @@ struct xrdma_channel {
 	/* channel_trace.c: the peer's clock, and the traced message that an ACK would tell of it */
 	struct xr_clock clock;
 	uint64_t clock_at, clock_said;
+	uint64_t trace_no;	/* tells channels of the process apart; 0: nothing was recorded yet */
 	uint32_t clock_seq;
 	uint8_t clock_due;	/* the peer wants to hear of ours */
 

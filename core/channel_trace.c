@@ -17,13 +17,21 @@
 #define CLOCK_EVERY_NS	100000000u
 
 static _Atomic uint32_t trace_contexts;		/* that trace */
-static _Atomic uint64_t trace_next;
+static _Atomic uint64_t trace_next, trace_channel;
 
-static void trace_start(const struct xrdma_channel *ch, struct xr_trace_data *d, const uint8_t *id)
+/*
+ * The sender of a message: both directions begin with the same number, which is random, and generations of two
+ * contexts are often equal.
+ */
+#define SENDER(accepting)	((accepting) ? 1u << 31 : 0)
+
+static void trace_start(struct xrdma_channel *ch, struct xr_trace_data *d, const uint8_t *id)
 {
 	memset(d, 0, sizeof(*d));
 	memcpy(d->id, id, sizeof(d->id));
-	d->flow = (uint64_t)ch->peer_generation << 32 | ch->generation;
+	if (!ch->trace_no)
+		ch->trace_no = atomic_fetch_add_explicit(&trace_channel, 1, memory_order_relaxed) + 1;
+	d->flow = ch->trace_no;
 	d->fd = -1;
 	d->carrier = ch->ctx->caps.passive ? XR_CARRIER_RDMA : XR_CARRIER_SHM;
 }
@@ -77,7 +85,7 @@ void xr_channel_trace_out(struct xrdma_channel *ch, struct xr_out *o, uint32_t s
 	struct xr_trace_data d;
 
 	trace_start(ch, &d, o->trace);
-	d.span = xr_trace_span_of(d.id, ch->generation, ch->peer_generation, seq);
+	d.span = xr_trace_span_of(d.id, SENDER(ch->accepting) | ch->generation, ch->peer_generation, seq);
 	d.len = o->len;
 	d.flags = trace_kind(o->flags);
 	if (!(o->flags & XR_OUT_QUEUED)) {
@@ -117,7 +125,7 @@ void xr_channel_trace_in(struct xrdma_channel *ch, const struct xr_in *in, enum 
 		return;
 	now = xr_now_ns();
 	trace_start(ch, &d, in->trace);
-	d.span = xr_trace_span_of(d.id, ch->peer_generation, ch->generation, in->h.seq);
+	d.span = xr_trace_span_of(d.id, SENDER(!ch->accepting) | ch->peer_generation, ch->generation, in->h.seq);
 	d.len = in->h.len;
 	d.flags = trace_kind(in->h.flags);
 	trace_clock(ch, &d, now);

@@ -204,6 +204,43 @@ def test_after_a_crash(pair):
     p.trace(kept, status=1)
 
 
+def test_what_a_crash_left_goes_with_its_statistics(pair):
+    p = pair()
+    p.client.kill(signal.SIGKILL)
+    p.client.wait()
+
+    def left():
+        return [f for _, _, files in os.walk(p.dir) for f in files if f.startswith("%d." % p.client.pid)]
+    xr_stat(p.all, "--dead")
+    assert any(f.endswith(".trace") for f in left())
+    xr_stat(p.all)
+    assert left() == []
+
+
+def test_channels_of_the_library(tmp_path):
+    env = {"XRDMA_STATS_DIR": str(tmp_path), "XRDMA_TRACE_SAMPLE": "20"}
+    trace = [find("xr-trace", "tools/xr-trace")]
+    p = Proc([find("bench/xr-cost"), "api", 100000000], env=env)
+    try:
+        def whole():
+            out = subprocess.run(trace + ["-j"], env={**os.environ, **env}, text=True, capture_output=True, timeout=20,
+                                 check=True).stdout
+            return [m for m in json.loads(out)["messages"] if len(m["stages"]) == 6]
+        got = until(lambda: whole() if len(whole()) > 100 else None, what="traced messages")
+        for m in got:
+            assert m["sender"]["kind"] == m["receiver"]["kind"] == "channel" and m["bytes"] == 64
+            assert m["sender"]["pid"] == m["receiver"]["pid"] == p.pid and m["offset_ns"] == 0
+            at = [m["stages"][s] for s in ("queued", "posted", "received", "delivered", "acked")]
+            assert at == sorted(at)
+        # both directions are there
+        assert len({m["sender"]["flow"] for m in got}) == 2
+        out = subprocess.run(trace + ["-c"], env={**os.environ, **env}, text=True, capture_output=True, timeout=20,
+                             check=True).stdout
+        assert out.count("channel ") >= 2
+    finally:
+        p.stop()
+
+
 def test_nothing_is_left_behind(pair):
     p = pair()
     p.client.p.stdin.close()

@@ -194,6 +194,32 @@ static void sampled_ones_get_an_id(void **state)
 	xr_trace_file_free(&f);
 }
 
+/* Both directions begin with the same number, and both contexts count their channels from 1. */
+static void directions_are_told_apart_under_one_id(void **state)
+{
+	struct xrdma_msg msg = { .data = data, .len = 5, .trace = own_id };
+	struct xr_trace_file f;
+	struct xr_trace_msgs m;
+
+	(void)state;
+	assert_int_equal(xrdma_set_option(a, XRDMA_OPT_TRACE_SAMPLE, 1), 0);
+	assert_int_equal(xrdma_set_option(b, XRDMA_OPT_TRACE_SAMPLE, 1), 0);
+	assert_int_equal(ach->queued, bch->queued);
+	assert_int_equal(xrdma_send_msg(ach, &msg), 0);
+	assert_int_equal(xrdma_send_msg(bch, &msg), 0);
+	pair_wait(a, b, got == 2);
+	all_acked();
+	m = messages(&f);
+	assert_int_equal(m.n, 2);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(m.msg[i].have, ALL);
+		assert_int_equal(m.msg[i].sender.rec->flow, m.msg[1 - i].receiver.rec->flow);
+		assert_true(m.msg[i].sender.rec->flow != m.msg[i].receiver.rec->flow);
+	}
+	free(m.msg);
+	xr_trace_file_free(&f);
+}
+
 static void one_that_waits_for_credit_shows_it(void **state)
 {
 	struct xrdma_msg msg = { .data = data, .len = 64, .trace = own_id };
@@ -281,6 +307,7 @@ int main(void)
 		TEST(off_an_id_travels_and_nothing_is_kept),
 		TEST(both_ends_of_a_message_come_together),
 		TEST(sampled_ones_get_an_id),
+		TEST(directions_are_told_apart_under_one_id),
 		TEST(one_that_waits_for_credit_shows_it),
 		TEST(the_other_clock_is_bounded_by_an_ack),
 		TEST(a_place_to_keep_records_is_needed),
