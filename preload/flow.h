@@ -170,11 +170,8 @@ struct xr_flow_priv {
 	uint32_t unlisted;		/* counted as a connection that cannot be listed */
 	_Atomic uint32_t holds;		/* calls that sleep on it: hold.h */
 	int orphan;			/* ours, in the place of the program's last; -1: none */
-	struct xr_zc {			/* zerocopy.h */
-		_Atomic uint32_t sent, done, extra;	/* numbers that the kernel has given, and told; we have given */
-		_Atomic uint32_t hold;	/* sends under way */
-		_Atomic uint64_t told;	/* to be told: the first one:32 | how many:32 */
-	} zc;
+	/* zerocopy.h: numbers that the kernel gave, and told; that we gave; sends under way; to be told (first:32 | n:32) */
+	struct xr_zc { _Atomic uint32_t sent, done, extra, hold; _Atomic uint64_t told; } zc;
 	_Atomic uint64_t probed;	/* what had been received at the last look at an idle flow */
 	void *regs;			/* epoll registrations: epoll.c, under its lock */
 	struct xr_flow_young young;	/* with what is above, one line for most connections */
@@ -397,8 +394,7 @@ void xr_link_unref(struct xr_shm_link *l);
  * were on them keep the memory.  Returns how many.
  */
 int xr_links_strip(void);
-/* Lets go of links that no flow has come back to. */
-void xr_links_sweep(void);
+void xr_links_sweep(void);	/* lets go of links that no flow has come back to */
 void xr_links_forked(void);
 extern uint8_t xr_uuid[16];		/* of this process; fresh after fork */
 
