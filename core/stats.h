@@ -359,7 +359,11 @@ static inline void xr_stats_gauge32(_Atomic uint32_t *p, uint32_t v)
  */
 static inline void xr_stats_ident_begin(struct xr_stats_flow *f)
 {
-	xr_store_relaxed(&f->seq, xr_load_relaxed(&f->seq) + 1);
+	/*
+	 * An addition, not a store: the two directions of a flow may come at once, from the two threads that
+	 * hold their locks, and the number must be even at rest.  What a reader gets then may be of both.
+	 */
+	atomic_fetch_add_explicit(&f->seq, 1, memory_order_relaxed);
 	/* the odd number must be visible before any field of the change */
 	atomic_thread_fence(memory_order_release);
 }
@@ -367,7 +371,7 @@ static inline void xr_stats_ident_begin(struct xr_stats_flow *f)
 static inline void xr_stats_ident_end(struct xr_stats_flow *f)
 {
 	/* release: all fields before the even number */
-	xr_store_release(&f->seq, xr_load_relaxed(&f->seq) + 1);
+	atomic_fetch_add_explicit(&f->seq, 1, memory_order_release);
 }
 
 /*

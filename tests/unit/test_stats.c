@@ -241,6 +241,42 @@ static int count_as_a_child(void)
 	return 0;
 }
 
+#define CHANGES 200000
+#define CHANGED 40
+
+static void *change(void *arg)
+{
+	uint32_t i;
+
+	for (i = 0; i < CHANGES; i++)
+		xr_stats_flow_reason(arg, XR_REASON_FORKED);
+	return NULL;
+}
+
+static void two_threads_change_a_slot_at_once(void **state)
+{
+	struct xr_segment seg;
+	pthread_t t;
+
+	(void)state;
+	assert_int_equal(xr_stats_open(base, "x", CHANGED), 0);
+	/* the number of a slot is odd or even in the end: many, so that one of them is found */
+	for (int n = 0; n < CHANGED; n++) {
+		struct xr_stats_flow *f = xr_stats_flow_alloc(n, 1, 1, NULL, NULL);
+
+		assert_non_null(f);
+		assert_int_equal(pthread_create(&t, NULL, change, f), 0);
+		for (uint32_t i = 0; i < CHANGES; i++)
+			xr_stats_flow_carrier(f, XR_CARRIER_SHM, i & 1 ? XR_CARRIER_SHM : XR_CARRIER_TCP, 7);
+		assert_int_equal(pthread_join(t, NULL), 0);
+	}
+	/* a slot that seems to be changed for ever is not shown */
+	read_mine(&seg);
+	assert_int_equal(seg.n_flows, CHANGED);
+	xr_segment_free(&seg);
+	xr_stats_close();
+}
+
 static void a_forked_child_counts_for_itself(void **state)
 {
 	struct xr_segment seg;
@@ -397,6 +433,7 @@ int main(void)
 		TEST(what_is_written_is_read),
 		TEST(slots_run_out_and_come_back),
 		TEST(threads_share_the_slots),
+		TEST(two_threads_change_a_slot_at_once),
 		TEST(a_forked_child_counts_for_itself),
 		TEST(an_exec_replaces_the_file_of_the_image_before),
 		TEST(a_directory_that_is_not_ours_alone_is_refused),
