@@ -99,7 +99,8 @@ int copies(void)
 	for (cold = 0; cold < 2; cold++)
 		for (i = 0; i < 3; i++)
 			printf("{\"what\": \"copies\", \"cold\": %d, \"bytes\": %zu, "
-			       "\"one_gbps\": %.1f, \"two_gbps\": %.1f}\n", cold, sizes[i], rate(one, peer, sizes[i], cold ? SPAN : sizes[i]),
+			       "\"one_gbps\": %.1f, \"two_gbps\": %.1f}\n", cold, sizes[i],
+			       rate(one, peer, sizes[i], cold ? SPAN : sizes[i]),
 			       rate(two, peer, sizes[i], cold ? SPAN : sizes[i]));
 	close(end[1]);
 	waitpid(peer, NULL, 0);

@@ -170,7 +170,7 @@ struct xr_flow_priv {
 	uint32_t unlisted;		/* counted as a connection that cannot be listed */
 	_Atomic uint32_t holds;		/* calls that sleep on it: hold.h */
 	int orphan;			/* ours, in the place of the program's last; -1: none */
-	/* zerocopy.h: numbers that the kernel gave, and told; that we gave; sends under way; to be told (first:32 | n:32) */
+	/* zerocopy.h: numbers that the kernel gave, and told; that we gave; sends under way; first:32 | n:32 */
 	struct xr_zc { _Atomic uint32_t sent, done, extra, hold; _Atomic uint64_t told; } zc;
 	_Atomic uint64_t probed;	/* what had been received at the last look at an idle flow */
 	void *regs;			/* epoll registrations: epoll.c, under its lock */
