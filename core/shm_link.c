@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+#include <asm/ioctls.h>
 #include <errno.h>
+#include <linux/sockios.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -11,6 +13,9 @@
 #include "shm_link.h"
 
 #define LINK_MSG_BELL	1u
+#define LINK_MSG_MAX	128u	/* bytes, of any message */
+#define LINK_MSGS	1024u	/* taken at a time: a peer that talks without end must not hold anybody up */
+#define LINK_QUEUE	(512 << 10)	/* of the control connection, where the system permits as much */
 
 struct link_msg {
 	uint32_t type;
@@ -66,6 +71,7 @@ struct xr_shm_link *xr_shm_link_new(int conn, const struct xr_shm_arena *own,
 	struct xr_shm_link *l = xr_map_private(len);
 	struct ucred cred;
 	socklen_t clen = sizeof(cred);
+	int want = LINK_QUEUE;
 
 	if (!l)
 		return NULL;
@@ -82,8 +88,13 @@ struct xr_shm_link *xr_shm_link_new(int conn, const struct xr_shm_arena *own,
 	l->dir_free = UINT32_MAX;
 	l->chunk_free = UINT32_MAX;
 	xr_store_relaxed(&l->heard, INT64_MAX);
-	if (!xr_sys5(SYS_getsockopt, conn, SOL_SOCKET, SO_PEERCRED, &cred, &clen))
+	if (!xr_sys5(SYS_getsockopt, conn, SOL_SOCKET, SO_PEERCRED, &cred, &clen)) {
 		l->peer_pid = cred.pid;
+		l->peer_uid = cred.uid;
+	}
+	xr_sys5(SYS_setsockopt, conn, SOL_SOCKET, SO_SNDBUF, &want, sizeof(want));
+	if (!xr_sys5(SYS_getsockopt, conn, SOL_SOCKET, SO_SNDBUF, &want, &(socklen_t){ sizeof(want) }))
+		l->queue = (uint32_t)want / 2;
 	return l;
 }
 
@@ -317,6 +328,26 @@ static void link_die(struct xr_shm_link *l)
 	xr_store_release(&l->dead, 1);
 }
 
+int xr_shm_link_send(struct xr_shm_link *l, const void *msg, size_t len, const int *fds, int nfds)
+{
+	int queued = 0;
+	ssize_t r = -EPIPE;
+
+	if (l->owner_pid != xr_getpid())
+		return -EPIPE;
+	link_lock(l);
+	if (l->conn >= 0 && !xr_sys3(SYS_ioctl, l->conn, SIOCOUTQ, &queued)) {
+		r = (uint32_t)queued > l->queue ? -EAGAIN : xr_unix_send(l->conn, msg, len, fds, nfds);
+		if (r == -EPIPE || r == -ECONNRESET)
+			link_die(l);
+		/* too many descriptors of this user are under way */
+		if (r == -ETOOMANYREFS)
+			r = -EAGAIN;
+	}
+	link_unlock(l);
+	return r < 0 ? (int)r : 0;
+}
+
 static int link_bell_make(struct xr_shm_link *l, uint32_t w)
 {
 	struct link_msg m = { LINK_MSG_BELL, w };
@@ -397,10 +428,10 @@ void xr_shm_link_harvest(struct xr_shm_link *l, uint32_t w,
 		fn(arg, l, UINT32_MAX);
 }
 
-static int link_take(struct xr_shm_link *l, const struct link_msg *m, ssize_t n, const int *fds,
-		     int nfds)
+static int link_take(struct xr_shm_link *l, const void *msg, ssize_t n, const int *fds, int nfds)
 {
-	int i;
+	const struct link_msg *m = msg;
+	int i, r = -EPROTO;
 
 	/* each waiter has one for as long as the link lives: who rings it holds no lock */
 	if (n == sizeof(*m) && m->type == LINK_MSG_BELL && nfds == 1 && m->waiter &&
@@ -409,14 +440,19 @@ static int link_take(struct xr_shm_link *l, const struct link_msg *m, ssize_t n,
 		xr_store_release(&l->bell_tx[m->waiter], fds[0] + 1);
 		return 0;
 	}
+	/* also of descriptors that are not ours */
+	if (n > (ssize_t)sizeof(*m) && l->said)
+		r = l->said(l, msg, (size_t)n, fds, nfds);
 	for (i = 0; i < nfds; i++)
 		xr_fd_close(fds[i]);
-	xr_warn("peer process %d broke the control protocol", l->peer_pid);
-	return -EPROTO;
+	if (r)
+		xr_warn("peer process %d broke the control protocol", l->peer_pid);
+	return r;
 }
 
 int xr_shm_link_progress(struct xr_shm_link *l)
 {
+	uint32_t left = LINK_MSGS;
 	int r = 0;
 
 	/* acquire: pairs with link_die */
@@ -426,10 +462,14 @@ int xr_shm_link_progress(struct xr_shm_link *l)
 	if (l->owner_pid != xr_getpid())
 		return 0;
 	link_lock(l);
-	while (l->conn >= 0) {
-		struct link_msg m;
+	while (l->conn >= 0 && left--) {
+		_Alignas(uint64_t) uint8_t m[LINK_MSG_MAX];
 		int fds[2], nfds = 2;
-		ssize_t n = xr_unix_recv(l->conn, &m, sizeof(m), fds, &nfds);
+		ssize_t n = xr_unix_recv_low(l->conn, m, sizeof(m), fds, &nfds);
+
+		/* what comes with other messages is looked at and closed: it needs no number that is ours */
+		if (n == (ssize_t)sizeof(struct link_msg) && xr_unix_raise(fds, &nfds))
+			n = -EBADMSG;
 
 		if (n == -EAGAIN || n == -EINTR)
 			break;
@@ -438,7 +478,7 @@ int xr_shm_link_progress(struct xr_shm_link *l)
 			xr_info("a doorbell of process %d was lost", l->peer_pid);
 			continue;
 		}
-		r = n <= 0 ? -EPIPE : link_take(l, &m, n, fds, nfds);
+		r = n <= 0 ? -EPIPE : link_take(l, m, n, fds, nfds);
 		if (r) {
 			link_die(l);
 			break;

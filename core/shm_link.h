@@ -79,6 +79,7 @@ struct xr_shm_link {
 	struct xr_shm_link *next;	/* list of the process; its lock is the owner's */
 	int conn;			/* control connection; -1 when dead */
 	int peer_pid;			/* SO_PEERCRED, for display */
+	uint32_t peer_uid;		/* likewise, of when the connection was made */
 	uint8_t peer_uuid[16];
 	uint64_t secret[2];		/* known to the two processes alone, binds later flows */
 	uint64_t id;			/* which of possibly several links between the two */
@@ -105,6 +106,24 @@ struct xr_shm_link {
 	/* the least that a traced message took to here, by the two clocks; INT64_MAX: none came.  For display. */
 	_Atomic int64_t heard;
 	uint32_t counted;		/* scratch of whoever counts references, under the list's lock */
+
+	/*
+	 * Messages that are not the link's own, under its lock, or NULL: a breach then.  The
+	 * descriptors are closed afterwards.  0, or -errno: a breach.
+	 */
+	int (*said)(struct xr_shm_link *l, const void *msg, size_t len, const int *fds, int nfds);
+	uint32_t queue;			/* bytes that may wait in the control connection for the peer */
+
+	/* handshakes over the link (upgrade_link.c) */
+	struct xr_link_dest {		/* where connections to that process went; list's lock */
+		uint8_t addr[16];
+		uint16_t port, family;
+	} dest[4];
+	uint32_t ndest;
+	_Atomic uint32_t credit;	/* offers that may be made */
+	_Atomic uint32_t calls;		/* that were made over it from here */
+	uint32_t offers;		/* that came in; the link's lock */
+	_Atomic uint32_t liar;		/* the peer claimed what it could not prove */
 	size_t map_len;
 };
 
@@ -183,6 +202,12 @@ void xr_shm_link_harvest(struct xr_shm_link *l, uint32_t w,
  */
 int xr_shm_link_progress(struct xr_shm_link *l);
 
+/*
+ * A message over the control connection: 0, -EPIPE, -EAGAIN: enough lies there already (there is
+ * always room for doorbells).  Never blocks.
+ */
+int xr_shm_link_send(struct xr_shm_link *l, const void *msg, size_t len, const int *fds, int nfds);
+
 /* Keyed 64-bit tag (SipHash-2-4) over a message, for the secret of a link. */
 uint64_t xr_siphash(const uint64_t key[2], const void *msg, size_t len);
 
@@ -193,6 +218,9 @@ ssize_t xr_unix_send(int fd, const void *msg, size_t len, const int *fds, int nf
  * the message or its descriptors were truncated (all of them are closed then); 0 is the end.
  */
 ssize_t xr_unix_recv(int fd, void *msg, size_t len, int *fds, int *nfds);
+/* The same in two steps: descriptors as they came, to be closed at once, or to be kept. */
+ssize_t xr_unix_recv_low(int fd, void *msg, size_t len, int *fds, int *nfds);
+int xr_unix_raise(int *fds, int *nfds);
 
 static inline struct xr_shm_cq *xr_shm_arena_cq(const struct xr_shm_arena *a, uint32_t w)
 {

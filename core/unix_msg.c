@@ -35,7 +35,7 @@ ssize_t xr_unix_send(int fd, const void *msg, size_t len, const int *fds, int nf
 	return xr_sys3(SYS_sendmsg, fd, &mh, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-ssize_t xr_unix_recv(int fd, void *msg, size_t len, int *fds, int *nfds)
+ssize_t xr_unix_recv_low(int fd, void *msg, size_t len, int *fds, int *nfds)
 {
 	union {
 		struct cmsghdr align;
@@ -64,19 +64,37 @@ ssize_t xr_unix_recv(int fd, void *msg, size_t len, int *fds, int *nfds)
 	}
 	if ((mh.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) || n > room)
 		bad = 1;
+	for (i = 0; i < n; i++)
+		if (bad)
+			xr_sys1(SYS_close, got[i]);
+		else
+			fds[(*nfds)++] = got[i];
+	return bad ? -EBADMSG : r;
+}
+
+int xr_unix_raise(int *fds, int *nfds)
+{
+	int n = *nfds, i, bad = 0;
+
+	*nfds = 0;
 	for (i = 0; i < n; i++) {
-		int high = bad ? -1 : xr_fd_high(got[i]);
+		int high = bad ? -1 : xr_fd_high(fds[i]);
 
 		if (high >= 0) {
 			fds[(*nfds)++] = high;
 			continue;
 		}
-		xr_sys1(SYS_close, got[i]);
+		xr_sys1(SYS_close, fds[i]);
 		bad = 1;
 	}
-	if (!bad)
-		return r;
-	while (*nfds)
+	while (bad && *nfds)
 		xr_fd_close(fds[--*nfds]);
-	return -EBADMSG;
+	return bad ? -EBADMSG : 0;
+}
+
+ssize_t xr_unix_recv(int fd, void *msg, size_t len, int *fds, int *nfds)
+{
+	ssize_t n = xr_unix_recv_low(fd, msg, len, fds, nfds);
+
+	return n > 0 && xr_unix_raise(fds, nfds) ? -EBADMSG : n;
 }

@@ -161,6 +161,7 @@ struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonb
 	f->priv->young.ep = NULL;
 	xr_store_relaxed(&f->priv->young.lock.owner, 0);
 	f->priv->unlisted = 0;
+	f->priv->offered = 0;
 	xr_store_relaxed(&f->need_turns, UINT32_MAX);
 	xr_store_relaxed(&f->need_bytes, UINT64_MAX);
 	xr_stats_add(XR_STAT_FLOWS_OPENED, 1);

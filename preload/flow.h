@@ -51,6 +51,7 @@ enum xr_flow_role { XR_FLOW_UNSET, XR_FLOW_CONNECT, XR_FLOW_ACCEPT };
 /* Links a flow may have been on: who looked without a lock may be looking still. */
 #define XR_FLOW_PAST 3
 
+struct xr_tuple;
 struct xr_upgrade;			/* a handshake under way; private memory */
 
 struct xr_flow {
@@ -167,7 +168,8 @@ struct xr_flow_young {
 struct xr_flow_priv {
 	_Atomic uint32_t fds;		/* descriptors of this process that refer to the flow, and holds */
 	int fd;				/* one of them, for display and kernel queries */
-	uint32_t unlisted;		/* counted as a connection that cannot be listed */
+	uint16_t unlisted;		/* counted as a connection that cannot be listed */
+	uint16_t offered;		/* over links, in vain: the next attempt opens the name; tx_lock */
 	_Atomic uint32_t holds;		/* calls that sleep on it: hold.h */
 	int orphan;			/* ours, in the place of the program's last; -1: none */
 	/* zerocopy.h: numbers that the kernel gave, and told; that we gave; sends under way; first:32 | n:32 */
@@ -352,6 +354,8 @@ uint32_t xr_flow_owes(struct xr_flow *f, int fd);
 /* This process has brought a flow of an ancestor back to TCP; in its own children 0. */
 extern uint32_t xr_flow_touched;
 
+#include "links.h"
+
 /* ---- between flow*.c and upgrade.c ----------------------------------------- */
 
 struct xr_flow_slab {
@@ -374,28 +378,6 @@ void xr_slab_unlock(void);
 /* The slab is address space that a program under RLIMIT_AS may want itself. */
 _Static_assert(sizeof(struct xr_flow) <= 640, "a flow grows by lines, times max_flows");
 
-/*
- * The links of this process: a live one to the process uuid, taken with a reference.
- * id 0: any.  side: -1 any, else that end of it (both may be in this process).
- */
-struct xr_shm_link *xr_links_find(const uint8_t uuid[16], uint64_t id, int side);
-void xr_links_add(struct xr_shm_link *l);
-/* Takes what has come in on all control connections: a child is to know the peers' bells. */
-void xr_links_progress(void);
-/* 1: this process shares memory with some other. */
-int xr_links_any(void);
-void xr_link_ref(struct xr_shm_link *l);
-/* The flow's link with a reference, however the flow may change meanwhile; NULL: it has none. */
-struct xr_shm_link *xr_flow_link_get(struct xr_flow *f);
-/* Lets go; a link that nobody refers to is kept for a while, and then unmapped. */
-void xr_link_unref(struct xr_shm_link *l);
-/*
- * Gives back the descriptors of all links that no flow is on now and nobody sleeps on; flows that
- * were on them keep the memory.  Returns how many.
- */
-int xr_links_strip(void);
-void xr_links_sweep(void);	/* lets go of links that no flow has come back to */
-void xr_links_forked(void);
 extern uint8_t xr_uuid[16];		/* of this process; fresh after fork */
 
 /* Raw non-blocking socket calls: bytes or -errno. */

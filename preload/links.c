@@ -3,6 +3,7 @@
 #include <string.h>
 #include "flow.h"
 #include "mem.h"
+#include "proof.h"
 
 static XR_FORK_DATA struct xr_shm_link *flow_links;
 
@@ -14,6 +15,15 @@ static XR_FORK_DATA struct xr_shm_link *flow_links;
 #define LINKS_KEPT_NS	5000000000ull
 XR_FORK_DATA _Atomic uint32_t xr_links_kept;
 
+/* One more reference, under the lock; perhaps the first for a while. */
+static void link_again(struct xr_shm_link *l)
+{
+	if (xr_fetch_add(&l->nflows, 1))
+		return;
+	xr_fetch_sub(&xr_links_kept, 1);
+	xr_stats_add(XR_STAT_LINKS_REUSED, 1);
+}
+
 struct xr_shm_link *xr_links_find(const uint8_t uuid[16], uint64_t id, int side)
 {
 	struct xr_shm_link *l;
@@ -23,10 +33,8 @@ struct xr_shm_link *xr_links_find(const uint8_t uuid[16], uint64_t id, int side)
 		if (!memcmp(l->peer_uuid, uuid, 16) && !xr_load_relaxed(&l->dead) &&
 		    (!id || l->id == id) && (side < 0 || l->side == side))
 			break;
-	if (l && !xr_fetch_add(&l->nflows, 1)) {
-		xr_fetch_sub(&xr_links_kept, 1);
-		xr_stats_add(XR_STAT_LINKS_REUSED, 1);
-	}
+	if (l)
+		link_again(l);
 	xr_slab_unlock();
 	return l;
 }
@@ -40,6 +48,80 @@ static int link_is_only(const struct xr_shm_link *l)
 		if (o != l && !memcmp(o->peer_uuid, l->peer_uuid, 16))
 			return 0;
 	return memcmp(l->peer_uuid, xr_uuid, 16) != 0;
+}
+
+#define LINKS_NEAR	64u	/* a process with more of them looks at the latest */
+
+static int link_goes_to(const struct xr_shm_link *l, const struct xr_tuple *t)
+{
+	uint32_t i;
+
+	for (i = 0; i < l->ndest; i++)
+		if (l->dest[i].port == t->pport && l->dest[i].family == t->family &&
+		    !memcmp(l->dest[i].addr, t->peer, 16))
+			return 1;
+	return 0;
+}
+
+void xr_links_goes_to(struct xr_shm_link *l, const struct xr_tuple *t)
+{
+	xr_slab_lock();
+	if (!link_goes_to(l, t)) {
+		struct xr_link_dest *d = &l->dest[l->ndest % 4];
+
+		memcpy(d->addr, t->peer, 16);
+		d->port = t->pport;
+		d->family = t->family;
+		if (l->ndest < 4)
+			l->ndest++;
+	}
+	xr_slab_unlock();
+}
+
+int xr_links_to(const struct xr_tuple *t, struct xr_shm_link **out, int max)
+{
+	struct xr_shm_link *l;
+	uint32_t near = LINKS_NEAR;
+	int n = 0;
+
+	xr_slab_lock();
+	for (l = flow_links; l && near-- && n < max; l = l->next) {
+		if (xr_load_relaxed(&l->dead) || xr_load_relaxed(&l->liar) || !link_goes_to(l, t))
+			continue;
+		/* both ends are this process: the host's end is wanted */
+		if (!l->side && !memcmp(l->peer_uuid, xr_uuid, 16))
+			continue;
+		link_again(l);
+		out[n++] = l;
+	}
+	xr_slab_unlock();
+	return n;
+}
+
+struct xr_shm_link *xr_links_by_id(uint64_t id, int side)
+{
+	struct xr_shm_link *l;
+
+	xr_slab_lock();
+	for (l = flow_links; l && (l->id != id || l->side != side || xr_load_relaxed(&l->dead));)
+		l = l->next;
+	if (l)
+		link_again(l);
+	xr_slab_unlock();
+	return l;
+}
+
+uint32_t xr_links_hear(uint32_t from, uint32_t max)
+{
+	struct xr_shm_link *l;
+	uint32_t i = 0;
+
+	xr_slab_lock();
+	for (l = flow_links; l && i < from + max; l = l->next)
+		if (i++ >= from)
+			xr_shm_link_progress(l);
+	xr_slab_unlock();
+	return l ? i : 0;
 }
 
 void xr_links_add(struct xr_shm_link *l)

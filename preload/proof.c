@@ -172,28 +172,47 @@ int xr_proof_open(int fd)
 	return (int)r;
 }
 
-int xr_proof_check(int fd, int conn, int own, const struct xr_tuple *t)
+void xr_proof_see(int fd, struct xr_proof_seen *s)
+{
+	struct stat st;
+
+	memset(s, 0, sizeof(*s));
+	if (xr_sys2(SYS_fstat, fd, &st))
+		return;
+	s->is = S_ISSOCK(st.st_mode);
+	s->dev = st.st_dev;
+	s->ino = st.st_ino;
+}
+
+int xr_proof_match(const struct xr_proof_seen *s, uint32_t uid, int own, const struct xr_tuple *t)
 {
 	struct xr_sock_ident id;
 	struct xr_tuple far;
-	struct stat st, self;
-	struct ucred cred;
-	socklen_t len = sizeof(cred);
+	struct stat self;
 	int r;
 
-	if (xr_sys2(SYS_fstat, fd, &st) || xr_sys2(SYS_fstat, own, &self))
+	if (xr_sys2(SYS_fstat, own, &self))
 		return -EACCES;
 	xr_tuple_mirror(&far, t);
 	r = xr_proof_lookup(&far, &id);
 	if (r)
 		return r;
-	if (!S_ISSOCK(st.st_mode) || st.st_dev != self.st_dev || !id.inode ||
-	    st.st_ino != id.inode)
-		return -EACCES;
-	if (xr_sys5(SYS_getsockopt, conn, SOL_SOCKET, SO_PEERCRED, &cred, &len))
+	if (!s->is || s->dev != self.st_dev || !id.inode || s->ino != id.inode)
 		return -EACCES;
 	/* root may hold any socket; anybody else is expected to have made it */
-	return cred.uid == id.uid || cred.uid == 0 ? 0 : -EACCES;
+	return uid == id.uid || uid == 0 ? 0 : -EACCES;
+}
+
+int xr_proof_check(int fd, int conn, int own, const struct xr_tuple *t)
+{
+	struct xr_proof_seen s;
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+
+	xr_proof_see(fd, &s);
+	if (xr_sys5(SYS_getsockopt, conn, SOL_SOCKET, SO_PEERCRED, &cred, &len))
+		return -EACCES;
+	return xr_proof_match(&s, cred.uid, own, t);
 }
 
 int xr_proof_strip(void)

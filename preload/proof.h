@@ -51,6 +51,17 @@ int xr_proof_lookup(const struct xr_tuple *t, struct xr_sock_ident *id);
 /* An O_PATH descriptor of a socket: shows which one it is, gives no access to it.  -errno. */
 int xr_proof_open(int fd);
 
+/* Which socket a descriptor that a peer passed is of; not one: `is` 0. */
+struct xr_proof_seen {
+	uint64_t dev, ino;
+	int is;
+};
+
+void xr_proof_see(int fd, struct xr_proof_seen *s);
+
+/* The same as xr_proof_check, when it was passed by user uid. */
+int xr_proof_match(const struct xr_proof_seen *s, uint32_t uid, int own, const struct xr_tuple *t);
+
 /*
  * Does `fd`, received over `conn`, denote the socket at the far end of the flow `own`
  * (tuple t)?  0, -EACCES: no, other errors: cannot be found out.

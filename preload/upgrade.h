@@ -12,7 +12,9 @@
  *
  * The first handshake of two processes leaves them a link; its connection becomes the
  * link's control connection.  Later ones name that link and prove with a tag under its
- * secret that they come from the very process at its other end.
+ * secret that they come from the very process at its other end.  Mostly they need no name and
+ * no connection either (upgrade_link.c): the host offers the flow over the links that lead to
+ * where it is connected, the caller answers the offer, and the messages go over the link.
  */
 #ifndef XR_UPGRADE_H
 #define XR_UPGRADE_H
@@ -22,10 +24,11 @@
 #include "proof.h"
 
 #define XR_UP_MAGIC	0x78726d31u
-#define XR_UP_VERSION	1u
-#define XR_UP_MAX	64		/* handshakes of one process at a time */
+#define XR_UP_VERSION	2u
+#define XR_UP_MAX	64		/* handshakes of one process at a time by name, with a descriptor each */
+#define XR_UP_LINKED	8192u		/* and over links; a power of two */
 
-enum xr_up_type { XR_UP_CALL = 1, XR_UP_ANSWER = 2, XR_UP_SETUP = 3 };
+enum xr_up_type { XR_UP_CALL = 1, XR_UP_ANSWER = 2, XR_UP_SETUP = 3, XR_UP_OFFER = 4, XR_UP_REFUSE = 5 };
 
 #define XR_UP_LINK	1u		/* over the link `link_id`, `tag` proves it */
 
@@ -42,14 +45,18 @@ struct xr_up_msg {
 };
 
 enum xr_up_state {
+	XR_UP_OFFERED,			/* host: over links, nobody has called yet */
 	XR_UP_LISTENING,		/* host: name is open */
 	XR_UP_CALLED,			/* host: CALL is good, a link to that process is being made */
 	XR_UP_ANSWERED,			/* host: waits for SETUP */
 	XR_UP_CALLING,			/* caller: waits for ANSWER */
+	XR_UP_SETTING,			/* caller: SETUP is ready, the link was full */
 	XR_UP_FAR,			/* both, to another host: the module looks for the other end */
 	XR_UP_EXCHANGED,		/* both: attached, finish() to go */
 	XR_UP_READY,			/* READY said, START not yet published */
 };
+
+struct xr_up_box;
 
 struct xr_upgrade {
 	_Atomic(struct xr_flow *) f;	/* NULL: free; the rest under its tx_lock */
@@ -64,7 +71,9 @@ struct xr_upgrade {
 	uint64_t begun;			/* ns */
 	uint64_t nonce, peer_nonce;
 	struct xr_tuple tuple;
-	struct xr_up_msg call;		/* host: the CALL it answers */
+	struct xr_up_msg call;		/* host: the CALL it answers; caller: the SETUP that it could not send */
+	struct xr_up_box *box;		/* over a link: what came in; NULL: by name */
+	struct xr_shm_link *via;	/* that link, with a reference; NULL: not known yet */
 	struct xr_shm_link *link;	/* with a reference, or NULL */
 	struct xr_shm_arena arena;	/* own, while the link is being made */
 	int new_link, own_dir;
@@ -84,6 +93,54 @@ int xr_rendezvous_listen(const struct xr_tuple *t);
 int xr_rendezvous_call(const struct xr_tuple *t);
 int xr_rendezvous_accept(int lfd);
 
+/* The flow is due: begins an attempt if it may move (upgrade_begin.c); tx_lock of the flow held. */
+void xr_up_begin(struct xr_flow *f, int fd);
+
+/* ---- attempts (upgrade_attempt.c); tx_lock of the flow held ---- */
+
+/* A place for an attempt by name, or over a link; perhaps an idle one's.  NULL: there is none. */
+struct xr_upgrade *xr_up_claim(struct xr_flow *f);
+struct xr_upgrade *xr_up_claim_link(struct xr_flow *f);
+/* No further attempt: the flow stays where it is, for this reason. */
+void xr_up_give_up(struct xr_flow *f, enum xr_reason why);
+/* For want of descriptors: another one.  0: waited long enough. */
+int xr_up_scarce_later(struct xr_flow *f);
+int xr_up_is_expired(const struct xr_upgrade *u);
+void xr_up_expired(struct xr_upgrade *u);
+/* It ends without result; what it named to the peer is marked gone. */
+void xr_up_drop(struct xr_upgrade *u);
+/* ... for this reason; the caller has taken the fabric path out of use, or never into it. */
+void xr_up_fail(struct xr_upgrade *u, enum xr_reason why);
+/* A step of it failed: another attempt, or none. */
+void xr_up_step_failed(struct xr_upgrade *u, int r);
+/* Its place is free; nothing else is done. */
+void xr_up_free(struct xr_upgrade *u);
+/* Another attempt when the connection has lived on for a while. */
+void xr_up_later(struct xr_flow *f, uint32_t turns, uint64_t bytes);
+
+/* ---- over a link (upgrade_link.c) ---- */
+
+/* An entry with u->f set to f, or NULL: all are taken. */
+struct xr_upgrade *xr_up_link_claim(struct xr_flow *f);
+void xr_up_link_free(struct xr_upgrade *u);
+/* Puts the number of the entry into its nonce, which answers repeat. */
+void xr_up_link_nonce(struct xr_upgrade *u);
+/* Entry i, in use or not; NULL: never used. */
+struct xr_upgrade *xr_up_link_at(uint32_t i);
+/* Offers the flow of u.  0; -EAGAIN: links are full; -EBUSY: no credit; -ENOENT: nobody to offer it to. */
+int xr_up_offer(struct xr_upgrade *u);
+/* Hears the links now and then.  1: there may be offers. */
+int xr_up_offers(void);
+/* Is the flow on offer?  take: it is no longer; the link with a reference, and the nonce of the offer. */
+int xr_up_offered(const struct xr_tuple *t, int take, struct xr_shm_link **l, uint64_t *nonce);
+/* An offer that was taken and could not be answered yet. */
+void xr_up_offer_back(const struct xr_tuple *t, const struct xr_shm_link *l, uint64_t nonce);
+/* What came in for u: 0, -EAGAIN: nothing, -EPIPE: nothing will.  Sets u->via when that is not known. */
+int xr_up_link_get(struct xr_upgrade *u, struct xr_up_msg *m, struct xr_proof_seen *s);
+/* To be told of every link: what the peer says beyond what a link needs. */
+void xr_up_link_open(struct xr_shm_link *l);
+void xr_up_link_forked(void);
+
 /* Pure: is this message what `type` should look like?  0, -EPROTONOSUPPORT (version), -EBADMSG. */
 int xr_up_check(const struct xr_up_msg *m, size_t len, enum xr_up_type type,
 		const struct xr_tuple *own);
@@ -99,6 +156,8 @@ extern struct xr_upgrade xr_up_table[XR_UP_MAX];
  */
 int xr_up_host_step(struct xr_upgrade *u, int fd);
 int xr_up_call(struct xr_upgrade *u, int fd);
+/* The same over u->via, in answer to the offer u->peer_nonce. */
+int xr_up_call_link(struct xr_upgrade *u, int fd);
 int xr_up_caller_step(struct xr_upgrade *u, int fd);
 enum xr_reason xr_up_errno_reason(int r);
 

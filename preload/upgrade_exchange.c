@@ -57,6 +57,74 @@ static void up_msg_init(struct xr_upgrade *u, struct xr_up_msg *m, enum xr_up_ty
 	m->tuple = u->tuple;
 }
 
+/* A message, the proof that came with it, who sent it, and arenas. */
+struct up_got {
+	struct xr_up_msg m;
+	struct xr_proof_seen seen;
+	uint32_t uid;
+	int fds[2], nfds;
+};
+
+static void up_got_close(struct up_got *g)
+{
+	while (g->nfds > 0)
+		xr_fd_close(g->fds[--g->nfds]);
+}
+
+/* 0, -EAGAIN: nothing yet, or what is wrong with it. */
+static int up_get_named(struct xr_upgrade *u, enum xr_up_type type, struct up_got *g)
+{
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+	ssize_t n;
+	int r;
+
+	g->nfds = 2;
+	n = xr_unix_recv(u->conn, &g->m, sizeof(g->m), g->fds, &g->nfds);
+	if (n == -EAGAIN || n == -EINTR)
+		return -EAGAIN;
+	r = n > 0 ? xr_up_check(&g->m, (size_t)n, type, &u->tuple) :
+	    type == XR_UP_CALL ? -EBADMSG : -EPIPE;
+	if (type == XR_UP_SETUP || r)
+		return r;
+	if (!g->nfds)
+		return -EBADMSG;
+	xr_proof_see(g->fds[0], &g->seen);
+	xr_fd_close(g->fds[0]);
+	g->fds[0] = g->fds[1];
+	g->nfds--;
+	if (xr_sys5(SYS_getsockopt, u->conn, SOL_SOCKET, SO_PEERCRED, &cred, &len))
+		return -EACCES;
+	g->uid = cred.uid;
+	return 0;
+}
+
+static int up_get(struct xr_upgrade *u, enum xr_up_type type, struct up_got *g)
+{
+	int r;
+
+	memset(&g->seen, 0, sizeof(g->seen));
+	if (!u->box)
+		return up_get_named(u, type, g);
+	g->nfds = 0;
+	r = xr_up_link_get(u, &g->m, &g->seen);
+	if (r)
+		return r;
+	g->uid = u->via->peer_uid;
+	/* the host has given the offer up meanwhile */
+	if (g->m.type == XR_UP_REFUSE && u->state == XR_UP_CALLING)
+		return -ECONNREFUSED;
+	return xr_up_check(&g->m, sizeof(g->m), type, &u->tuple);
+}
+
+static int up_put(struct xr_upgrade *u, const struct xr_up_msg *m, const int *fds, int nfds)
+{
+	ssize_t r = u->via ? xr_shm_link_send(u->via, m, sizeof(*m), fds, nfds) :
+			     xr_unix_send(u->conn, m, sizeof(*m), fds, nfds);
+
+	return r < 0 ? (int)r : 0;
+}
+
 static int up_arena(struct xr_upgrade *u)
 {
 	uint64_t size = xr_cfg.max_memory < UP_ARENA ? xr_cfg.max_memory : UP_ARENA;
@@ -147,6 +215,7 @@ static int up_make_link(struct xr_upgrade *u, const struct xr_up_msg *m, int fd)
 	l->secret[0] = l->side ? m->nonce : u->nonce;
 	l->secret[1] = l->side ? u->nonce : m->nonce;
 	l->id = xr_siphash(l->secret, "id", 2);
+	xr_up_link_open(l);
 	xr_link_ref(l);
 	xr_links_add(l);
 	u->link = l;
@@ -178,11 +247,17 @@ static int up_link_pending(const struct xr_upgrade *u)
 	return 0;
 }
 
-static int up_host_answer(struct xr_upgrade *u, int fd)
+/* The link to the caller, if there is one, with a reference in u->link. */
+static int up_host_link(struct xr_upgrade *u)
 {
-	struct xr_up_msg m;
-	int fds[2], n = 0, proof, r;
-
+	if (u->via) {
+		if (xr_load_acquire(&u->via->dead))
+			return -EPIPE;
+		if (!u->link)
+			xr_link_ref(u->via);
+		u->link = u->via;
+		return 0;
+	}
 	/* both ends may be this process: then the host's end of the link is wanted */
 	do {
 		if (u->link)
@@ -191,6 +266,16 @@ static int up_host_answer(struct xr_upgrade *u, int fd)
 					memcmp(u->call.uuid, xr_uuid, 16) ? -1 : 1);
 		/* one that the caller has let go of meanwhile is found dead here, and not again */
 	} while (u->link && xr_shm_link_progress(u->link));
+	return 0;
+}
+
+static int up_host_answer(struct xr_upgrade *u, int fd)
+{
+	struct xr_up_msg m;
+	int fds[2], n = 0, proof, r = up_host_link(u);
+
+	if (r)
+		return r;
 	/*
 	 * The link that another handshake is about to make serves this flow too; but that flow
 	 * may have gone idle in mid-handshake, and then this one makes a link of its own.
@@ -207,7 +292,7 @@ static int up_host_answer(struct xr_upgrade *u, int fd)
 		return proof;
 	fds[n++] = proof;
 	if (u->link) {
-		r = xr_up_own_dir(u);
+		r = u->own_dir ? 0 : xr_up_own_dir(u);
 		if (r)
 			goto close_proof;
 		m.flags = XR_UP_LINK;
@@ -224,9 +309,12 @@ static int up_host_answer(struct xr_upgrade *u, int fd)
 		m.dir_off = u->f->dir_off;
 		fds[n++] = u->arena.fd;
 	}
-	r = (int)xr_unix_send(u->conn, &m, sizeof(m), fds, n);
-	if (r >= 0) {
+	r = up_put(u, &m, fds, n);
+	if (!r) {
 		u->state = XR_UP_ANSWERED;
+	} else if (r == -EAGAIN && u->via) {
+		/* the link is full: with the next step */
+		u->state = XR_UP_CALLED;
 		r = 0;
 	}
 close_proof:
@@ -237,23 +325,20 @@ close_proof:
 /* A caller came: whoever it is, the name stays open for the right one until it proved itself. */
 static int up_host_call(struct xr_upgrade *u, int fd)
 {
-	struct xr_up_msg m;
-	int fds[2], nfds = 2, r;
-	ssize_t n = xr_unix_recv(u->conn, &m, sizeof(m), fds, &nfds);
+	struct up_got g;
+	int r = up_get(u, XR_UP_CALL, &g);
 
-	if (n == -EAGAIN || n == -EINTR)
+	if (r == -EAGAIN || (r == -EPIPE && u->box))
 		return 0;
-	r = n <= 0 ? -EBADMSG : xr_up_check(&m, (size_t)n, XR_UP_CALL, &u->tuple);
-	if (!r && nfds != 1)
+	if (!r && g.nfds)
 		r = -EBADMSG;
 	if (!r)
-		r = xr_proof_check(fds[0], u->conn, fd, &u->tuple);
-	while (nfds > 0)
-		xr_fd_close(fds[--nfds]);
+		r = xr_proof_match(&g.seen, g.uid, fd, &u->tuple);
+	up_got_close(&g);
 	if (!r) {
 		xr_fd_close(u->lfd);
 		u->lfd = -1;
-		u->call = m;
+		u->call = g.m;
 		return up_host_answer(u, fd);
 	}
 	xr_info("a caller was refused: error %d", -r);
@@ -261,40 +346,45 @@ static int up_host_call(struct xr_upgrade *u, int fd)
 	xr_stats_reason(xr_up_errno_reason(r));
 	xr_fd_close(u->conn);
 	u->conn = -1;
+	if (u->via) {
+		xr_store_relaxed(&u->via->liar, 1);
+		xr_link_unref(u->via);
+		u->via = NULL;
+	}
 	return ++u->refused >= 8 ? r : 0;
 }
 
 static int up_host_setup(struct xr_upgrade *u)
 {
-	struct xr_up_msg m;
-	int fds[2], nfds = 2, r;
-	ssize_t n = xr_unix_recv(u->conn, &m, sizeof(m), fds, &nfds);
+	struct up_got g;
+	int r = up_get(u, XR_UP_SETUP, &g);
 
-	if (n == -EAGAIN || n == -EINTR)
+	if (r == -EAGAIN)
 		return 0;
-	r = n <= 0 ? -EPIPE : xr_up_check(&m, (size_t)n, XR_UP_SETUP, &u->tuple);
-	if (!r && (m.echo != u->nonce || m.nonce != u->peer_nonce ||
-		   memcmp(m.uuid, u->call.uuid, 16) || nfds != u->new_link ||
-		   m.flags != (u->new_link ? 0 : XR_UP_LINK)))
+	if (!r && (g.m.echo != u->nonce || g.m.nonce != u->peer_nonce ||
+		   memcmp(g.m.uuid, u->call.uuid, 16) || g.nfds != u->new_link ||
+		   g.m.flags != (u->new_link ? 0 : XR_UP_LINK)))
 		r = -EBADMSG;
 	if (!r && u->new_link) {
-		r = up_make_link(u, &m, fds[0]);
+		r = up_make_link(u, &g.m, g.fds[0]);
 		if (!r && xr_shm_link_dir_get(u->link) != u->f->dir_off)
 			r = -EPROTO;
-	} else if (!r && m.tag != xr_up_tag(u->link, XR_UP_SETUP, m.nonce, m.echo)) {
+	} else if (!r && g.m.tag != xr_up_tag(u->link, XR_UP_SETUP, g.m.nonce, g.m.echo)) {
 		r = -EACCES;
 	}
-	while (nfds > 0)
-		xr_fd_close(fds[--nfds]);
+	up_got_close(&g);
 	if (!r) {
-		u->peer_dir_off = m.dir_off;
-		u->peer_cookie = m.cookie;
+		u->peer_dir_off = g.m.dir_off;
+		u->peer_cookie = g.m.cookie;
 		r = xr_up_peer_dir(u);
 	}
-	if (!r)
+	if (!r) {
 		u->state = XR_UP_EXCHANGED;
-	else
+		if (!u->box)
+			xr_links_goes_to(u->link, &u->tuple);
+	} else {
 		xr_stats_add(XR_STAT_HANDSHAKE_REFUSED, 1);
+	}
 	return r;
 }
 
@@ -303,6 +393,8 @@ int xr_up_host_step(struct xr_upgrade *u, int fd)
 	int r;
 
 	switch (u->state) {
+	case XR_UP_OFFERED:
+		return up_host_call(u, fd);
 	case XR_UP_LISTENING:
 		if (u->conn < 0) {
 			r = xr_rendezvous_accept(u->lfd);
@@ -320,31 +412,56 @@ int xr_up_host_step(struct xr_upgrade *u, int fd)
 
 /* ---- caller ------------------------------------------------------------------ */
 
-int xr_up_call(struct xr_upgrade *u, int fd)
+static int up_say_call(struct xr_upgrade *u, int fd)
 {
 	struct xr_up_msg m;
-	int proof, r = xr_rendezvous_call(&u->tuple);
+	int proof = xr_proof_open(fd), r;
+
+	if (proof < 0)
+		return proof;
+	up_msg_init(u, &m, XR_UP_CALL);
+	r = up_put(u, &m, &proof, 1);
+	xr_sys1(SYS_close, proof);
+	u->state = XR_UP_CALLING;
+	return r;
+}
+
+int xr_up_call(struct xr_upgrade *u, int fd)
+{
+	int r = xr_rendezvous_call(&u->tuple);
 
 	if (r < 0)
 		return r;
 	u->conn = r;
-	proof = xr_proof_open(fd);
-	if (proof < 0)
-		return proof;
-	up_msg_init(u, &m, XR_UP_CALL);
-	r = (int)xr_unix_send(u->conn, &m, sizeof(m), &proof, 1);
-	xr_sys1(SYS_close, proof);
-	u->state = XR_UP_CALLING;
-	return r < 0 ? r : 0;
+	return up_say_call(u, fd);
 }
 
-static int up_caller_link(struct xr_upgrade *u, const struct xr_up_msg *a, const int *fds,
-			  struct xr_up_msg *s, int *out, int *nout)
+int xr_up_call_link(struct xr_upgrade *u, int fd)
 {
 	int r;
 
+	/* before it is sent: the answer may bring new offers with it, which count on it */
+	xr_fetch_add(&u->via->calls, 1);
+	r = up_say_call(u, fd);
+	if (r)
+		xr_fetch_sub(&u->via->calls, 1);
+	return r;
+}
+
+static int up_caller_link(struct xr_upgrade *u, const struct up_got *g, struct xr_up_msg *s, int *out,
+			  int *nout)
+{
+	const struct xr_up_msg *a = &g->m;
+	int r;
+
 	if (a->flags & XR_UP_LINK) {
-		u->link = xr_links_find(a->uuid, a->link_id, memcmp(a->uuid, xr_uuid, 16) ? -1 : 0);
+		if (u->via && u->via->id == a->link_id) {
+			xr_link_ref(u->via);
+			u->link = u->via;
+		} else if (!u->via) {
+			u->link = xr_links_find(a->uuid, a->link_id,
+						memcmp(a->uuid, xr_uuid, 16) ? -1 : 0);
+		}
 		if (!u->link)
 			return -EAGAIN;
 		if (a->tag != xr_up_tag(u->link, XR_UP_ANSWER, a->nonce, a->echo))
@@ -364,51 +481,65 @@ static int up_caller_link(struct xr_upgrade *u, const struct xr_up_msg *a, const
 	out[0] = r;
 	*nout = 1;
 	u->new_link = 1;
-	return up_make_link(u, a, fds[1]);
+	return up_make_link(u, a, g->fds[0]);
+}
+
+/* The flow's link is set when the peer has all it needs. */
+static int up_say_setup(struct xr_upgrade *u, int conn, const int *out, int nout)
+{
+	int r = u->via ? up_put(u, &u->call, NULL, 0) :
+			 (int)xr_unix_send(conn, &u->call, sizeof(u->call), out, nout);
+
+	if (r >= 0) {
+		u->f->link = u->link;
+		u->state = XR_UP_EXCHANGED;
+		return 0;
+	}
+	u->f->link = NULL;
+	if (r != -EAGAIN || !u->via)
+		return r;
+	u->state = XR_UP_SETTING;
+	return 0;
 }
 
 int xr_up_caller_step(struct xr_upgrade *u, int fd)
 {
-	struct xr_up_msg a, s;
-	int fds[2], nfds = 2, out[1] = { -1 }, nout = 0, conn = u->conn, r;
-	ssize_t n = xr_unix_recv(u->conn, &a, sizeof(a), fds, &nfds);
+	struct up_got g;
+	struct xr_up_msg *s = &u->call;
+	int out[1] = { -1 }, nout = 0, conn = u->conn, r;
 
-	if (n == -EAGAIN || n == -EINTR)
+	if (u->state == XR_UP_SETTING)
+		return up_say_setup(u, -1, NULL, 0);
+	r = up_get(u, XR_UP_ANSWER, &g);
+	if (r == -EAGAIN)
 		return 0;
-	r = n <= 0 ? -EPIPE : xr_up_check(&a, (size_t)n, XR_UP_ANSWER, &u->tuple);
-	if (!r && (nfds != (a.flags & XR_UP_LINK ? 1 : 2) || a.echo != u->nonce))
+	if (r == -ECONNREFUSED)
+		return -EAGAIN;
+	if (!r && (g.nfds != !(g.m.flags & XR_UP_LINK) || g.m.echo != u->nonce ||
+		   (u->box && g.m.nonce != u->peer_nonce)))
 		r = -EBADMSG;
 	if (!r)
-		r = xr_proof_check(fds[0], u->conn, fd, &u->tuple);
+		r = xr_proof_match(&g.seen, g.uid, fd, &u->tuple);
 	if (r)
 		goto close_fds;
-	u->peer_nonce = a.nonce;
-	u->peer_cookie = a.cookie;
-	u->peer_dir_off = a.dir_off;
-	up_msg_init(u, &s, XR_UP_SETUP);
-	r = up_caller_link(u, &a, fds, &s, out, &nout);
+	u->peer_nonce = g.m.nonce;
+	u->peer_cookie = g.m.cookie;
+	u->peer_dir_off = g.m.dir_off;
+	up_msg_init(u, s, XR_UP_SETUP);
+	r = up_caller_link(u, &g, s, out, &nout);
 	if (!r)
 		r = xr_up_own_dir(u);
 	if (!r)
 		r = xr_up_peer_dir(u);
-	if (r)
-		goto close_out;
-	s.dir_off = u->f->dir_off;
-	r = (int)xr_unix_send(conn, &s, sizeof(s), out, nout);
-	if (r >= 0) {
-		u->state = XR_UP_EXCHANGED;
-		r = 0;
-	} else {
-		u->f->link = NULL;
+	if (!r) {
+		s->dir_off = u->f->dir_off;
+		r = up_say_setup(u, conn, out, nout);
 	}
-close_out:
 	if (out[0] >= 0)
 		xr_sys1(SYS_close, out[0]);
 close_fds:
-	while (nfds > 0)
-		xr_fd_close(fds[--nfds]);
+	up_got_close(&g);
 	if (r)
 		xr_stats_add(XR_STAT_HANDSHAKE_REFUSED, 1);
 	return r;
 }
-

@@ -24,7 +24,7 @@ FIRST = ["call-close", "call-partial", "call-oversize", "call-random", "call-nof
 SECOND = ["setup-close", "setup-partial", "setup-nofd", "setup-unsealed", "setup-half-sealed", "setup-tiny",
           "setup-odd-size", "setup-huge", "setup-zero", "setup-link", "setup-echo", "setup-file",
           "setup-header", "setup-dir-off"]
-RING = ["ring-noise", "ring-lure", "ring-control", "ring-close", "ring-retreat"]
+RING = ["ring-noise", "ring-lure", "ring-control", "ring-offers", "ring-close", "ring-retreat"]
 
 
 class Victim:

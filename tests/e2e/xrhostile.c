@@ -372,6 +372,28 @@ static void attack_control(void)
 	}
 }
 
+/* Messages of handshakes over the link: offers of anything, answers to nothing, and too many of them. */
+static void attack_offers(void)
+{
+	struct xr_up_msg m;
+	int fds[2];
+
+	for (int i = 0; i < 400; i++) {
+		int n = 0;
+
+		compose(&m, rnd() % 8 ? XR_UP_OFFER : 1 + rnd() % 6);
+		m.nonce = rnd() % 8 ? rnd() : 0;
+		m.echo = rnd() % 2 ? rnd() : h.peer_nonce;
+		if (rnd() % 2)
+			m.tuple.lport = rnd();
+		if (m.type == XR_UP_CALL || m.type == XR_UP_ANSWER)
+			fds[n++] = rnd() % 2 ? xr_proof_open(h.tcp) : other_socket();
+		say(&m, sizeof(m), fds, n);
+		while (n)
+			close(fds[--n]);
+	}
+}
+
 static void attack_ring(void)
 {
 	h.ring = h.attacked = 1;
@@ -379,6 +401,8 @@ static void attack_ring(void)
 	fflush(stdout);
 	if (is("ring-control"))
 		attack_control();
+	else if (is("ring-offers"))
+		attack_offers();
 	else if (is("ring-retreat"))
 		scribble_retreat(NULL);
 	else if (is("ring-close"))

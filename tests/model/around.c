@@ -239,6 +239,27 @@ static void peer_dir(struct xr_upgrade *u)
 	u->state = XR_UP_EXCHANGED;
 }
 
+/* The two ends have no link when they begin, and go by name. */
+struct xr_upgrade *xr_up_link_claim(struct xr_flow *f) { (void)f; return NULL; }
+void xr_up_link_free(struct xr_upgrade *u) { (void)u; }
+void xr_up_link_nonce(struct xr_upgrade *u) { (void)u; }
+struct xr_upgrade *xr_up_link_at(uint32_t i) { (void)i; return &xr_up_table[0]; }
+int xr_up_offer(struct xr_upgrade *u) { (void)u; return -ENOENT; }
+int xr_up_offers(void) { return 0; }
+int xr_up_call_link(struct xr_upgrade *u, int fd) { (void)u, (void)fd; return -ENOENT; }
+void xr_up_link_forked(void) { }
+
+int xr_up_offered(const struct xr_tuple *t, int take, struct xr_shm_link **l, uint64_t *nonce)
+{
+	(void)t, (void)take, (void)l, (void)nonce;
+	return 0;
+}
+
+void xr_up_offer_back(const struct xr_tuple *t, const struct xr_shm_link *l, uint64_t nonce)
+{
+	(void)t, (void)l, (void)nonce;
+}
+
 int xr_rendezvous_listen(const struct xr_tuple *t)
 {
 	uint8_t n = (uint8_t)(W.rdv.attempt + 1);
@@ -299,6 +320,11 @@ int xr_up_caller_step(struct xr_upgrade *u, int fd)
 
 enum xr_reason xr_up_errno_reason(int r) { (void)r; return XR_REASON_RENDEZVOUS_FAILED; }
 void xr_proof_forked(void) { }
+int xr_tuple_get(int fd, struct xr_tuple *t, union xr_sockaddr *local, union xr_sockaddr *peer)
+{
+	(void)fd, (void)t, (void)local, (void)peer;
+	return -ENOTCONN;
+}
 
 /* the module for other hosts is not part of it */
 int xr_up_far_begin(struct xr_upgrade *u) { (void)u; return -ENODEV; }

@@ -26,7 +26,7 @@ def turn(n=1):
 
 
 turn(8)
-# 64 handshakes at a time, and callers that found no place wait before they call again
+# handshakes go on with each turn, and the first link takes some
 for _ in range(8):
     time.sleep(0.15)
     turn(3)

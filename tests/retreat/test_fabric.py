@@ -37,7 +37,10 @@ def controls(pid):
             continue
         if not name.startswith("socket:"):
             continue
-        s = socket.socket(fileno=borrow(pid, fd))
+        try:
+            s = socket.socket(fileno=borrow(pid, fd))
+        except OSError:     # it has just been closed, or shows only which socket it is
+            continue
         if s.family == socket.AF_UNIX and s.type == socket.SOCK_SEQPACKET:
             yield s
         else:

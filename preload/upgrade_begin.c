@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The upgrade of a flow to shm: how an attempt begins, by link or by name.  tx_lock of the flow is held.
+ */
+#include <errno.h>
+#include <string.h>
+#include "control.h"
+#include "log.h"
+#include "mem.h"
+#include "upgrade.h"
+
+#define UP_OFFERS	2u		/* the second time */
+#define UP_MET_TURNS	64u		/* where others were met, a caller does not give up before so many */
+
+/*
+ * The other end was not told that an operator kept this one on TCP: it has looked in vain, and looks
+ * ever more rarely, for UP_LISTEN_TURNS each time.  One of these calls meets it there.
+ */
+#define UP_HELD_CALLS	250u
+#define UP_HELD_TURNS	96u
+#define UP_HELD_BYTES	1048576u
+
+/* An entry becomes the flow's attempt. */
+static int up_enter(struct xr_upgrade *u, const struct xr_tuple *t)
+{
+	struct xr_flow *f = u->f;
+	int r;
+
+	xr_store_relaxed(&f->up, u);
+	xr_up_past_keep(u);
+	u->tuple = *t;
+	u->begun = xr_now_ns();
+	u->turns = xr_load_relaxed(&f->turns);
+	do {
+		r = xr_random(&u->nonce, sizeof(u->nonce));
+	} while (!r && !u->nonce);
+	if (u->box)
+		xr_up_link_nonce(u);
+	return r;
+}
+
+static void up_count_attempt(struct xr_flow *f)
+{
+	xr_stats_add(XR_STAT_UPGRADE_ATTEMPTS, 1);
+	if (f->st) {
+		xr_stats_inc(&f->st->ctl.attempts, 1);
+		xr_stats_gauge(&f->st->ctl.turns, xr_load_relaxed(&f->turns));
+	}
+}
+
+/* ---- by a link: 0: under way, or in a moment; -ENOENT: by name ---------------------- */
+
+static int up_begin_offer(struct xr_flow *f, const struct xr_tuple *t)
+{
+	struct xr_upgrade *u;
+	int r;
+
+	if (f->priv->offered >= UP_OFFERS || !xr_links_any()) {
+		f->priv->offered = 0;
+		return -ENOENT;
+	}
+	u = xr_up_claim_link(f);
+	if (!u)
+		return -ENOENT;
+	r = up_enter(u, t);
+	if (!r)
+		r = xr_up_offer(u);
+	if (!r) {
+		/* release: the caller finds the offer */
+		if (u->past.link)
+			xr_fetch_or(&u->past.own->state, XR_DIR_NAMED);
+		up_count_attempt(f);
+		return 0;
+	}
+	xr_up_drop(u);
+	if (r != -EAGAIN && r != -EBUSY)
+		return -ENOENT;
+	if (r == -EBUSY)
+		f->priv->offered++;
+	xr_up_later(f, 1, 4096);
+	return 0;
+}
+
+static int up_begin_offered(struct xr_flow *f, int fd, const struct xr_tuple *t)
+{
+	struct xr_shm_link *l;
+	struct xr_upgrade *u;
+	uint64_t nonce;
+	int r;
+
+	if (!xr_links_any() || !xr_up_offers() || !xr_up_offered(t, 1, &l, &nonce))
+		return -ENOENT;
+	u = xr_up_claim_link(f);
+	if (!u) {
+		xr_link_unref(l);
+		return -ENOENT;
+	}
+	u->via = l;
+	u->peer_nonce = nonce;
+	r = up_enter(u, t);
+	if (!r)
+		r = xr_up_call_link(u, fd);
+	if (!r) {
+		up_count_attempt(f);
+		return 0;
+	}
+	if (r == -EAGAIN)
+		xr_up_offer_back(t, l, nonce);
+	xr_up_drop(u);
+	if (r != -EAGAIN)
+		return -ENOENT;
+	xr_up_later(f, 1, 4096);
+	return 0;
+}
+
+/* ---- by name ------------------------------------------------------------------------- */
+
+static void up_begin_host(struct xr_upgrade *u)
+{
+	int r = xr_rendezvous_listen(&u->tuple);
+
+	u->state = XR_UP_LISTENING;
+	if (r < 0) {
+		xr_info("no upgrade: error %d", -r);
+		xr_up_fail(u, xr_up_errno_reason(r));
+		return;
+	}
+	u->lfd = r;
+	/* release: the name is open */
+	if (u->past.link)
+		xr_fetch_or(&u->past.own->state, XR_DIR_NAMED);
+}
+
+static void up_begin_call(struct xr_upgrade *u, int fd)
+{
+	struct xr_flow *f = u->f;
+	int r = xr_up_call(u, fd), any = xr_links_any(), n = f->up_tries < 4 ? f->up_tries : 4;
+
+	if (!r)
+		return;
+	if (r != -ECONNREFUSED && r != -EAGAIN) {
+		xr_info("no upgrade: error %d", -r);
+		xr_up_fail(u, xr_up_errno_reason(r));
+		return;
+	}
+	if (u->past.link) {
+		/* the other end said that it is there, and has just gone; or nobody said so */
+		if (xr_load_acquire(&u->past.link->dead)) {
+			xr_up_fail(u, XR_REASON_TIMEOUT);
+		} else {
+			xr_up_drop(u);
+			xr_up_later(f, 1, 4096);
+		}
+		return;
+	}
+	/*
+	 * Not there (yet): bytes that this end has sent may wait unread for long, so it
+	 * is given 170 ms; where others were met, some seconds, in which each turn looks for an offer.
+	 */
+	xr_up_free(u);
+	if (f->reason == XR_REASON_OPERATOR && any && ++f->up_tries < UP_HELD_CALLS) {
+		xr_up_later(f, UP_HELD_TURNS, UP_HELD_BYTES);
+		return;
+	}
+	f->up_after = xr_now_ns() + (2000000ull << (2 * n));
+	if (f->up_tries < UINT8_MAX)
+		f->up_tries++;
+	if (f->up_tries >= (any ? 16 : 5) && (!any || xr_load_relaxed(&f->turns) >= UP_MET_TURNS))
+		xr_up_give_up(f, XR_REASON_PEER_NOT_XRDMA);
+	else
+		xr_up_later(f, any ? 1 : 2u << n, any ? 4096 : 8192ull << n);
+}
+
+/* The time to call again has not come, and there is no offer either. */
+static int up_waits(struct xr_flow *f, int fd)
+{
+	struct xr_tuple t;
+
+	if (!f->up_after || xr_now_ns() >= f->up_after)
+		return 0;
+	/* after a retreat it is this end that is not willing yet */
+	return f->role != XR_FLOW_ACCEPT || f->link || !xr_links_any() || !xr_up_offers() ||
+	       xr_tuple_get(fd, &t, NULL, NULL) || !xr_up_offered(&t, 0, NULL, NULL);
+}
+
+static void up_begin_far(struct xr_upgrade *u)
+{
+	struct xr_flow *f = u->f;
+	int r = xr_up_far_begin(u);
+
+	if (r == -EAGAIN) {
+		xr_up_drop(u);
+		xr_up_later(f, 1, 4096);
+	} else if (r == -ECANCELED) {
+		xr_up_step_failed(u, r);
+	} else if (r) {
+		xr_info("no upgrade: error %d", -r);
+		xr_up_fail(u, xr_up_errno_reason(r));
+	}
+}
+
+static void up_begin_name(struct xr_flow *f, int fd, const struct xr_tuple *t, uint32_t far)
+{
+	struct xr_upgrade *u = xr_up_claim(f);
+	int r;
+
+	if (!u) {
+		/* by then there may be a link to go over */
+		xr_up_later(f, xr_links_any() ? 1 : 8, 65536);
+		return;
+	}
+	r = up_enter(u, t);
+	u->far = far;
+	up_count_attempt(f);
+	if (!r && far)
+		up_begin_far(u);
+	else if (r)
+		xr_up_fail(u, xr_up_errno_reason(r));
+	else if (f->role == XR_FLOW_CONNECT)
+		up_begin_host(u);
+	else
+		up_begin_call(u, fd);
+}
+
+/* tx_lock held. */
+void xr_up_begin(struct xr_flow *f, int fd)
+{
+	struct xr_tuple t;
+	enum xr_reason why;
+	uint32_t far = 0;
+	int r = -ENOENT;
+
+	if (up_waits(f, fd))
+		return;
+	if (f->link && !xr_flow_return_due(f))
+		return;
+	why = xr_up_eligible(f, fd, &t, &far);
+	if (why == XR_REASON_YOUNG || why == XR_REASON_CONNECTING) {
+		xr_up_later(f, 1, 4096);
+		return;
+	}
+	if (why == XR_REASON_NONE && xr_control_holds(f))
+		why = XR_REASON_OPERATOR;
+	if (why == XR_REASON_OPERATOR) {
+		f->reason = XR_REASON_OPERATOR;
+		xr_stats_flow_reason(f->st, XR_REASON_OPERATOR);
+		xr_up_later(f, 8, 65536);
+		return;
+	}
+	if (why == XR_REASON_LIMIT_FDS && !f->link && xr_up_scarce_later(f))
+		return;
+	if (why != XR_REASON_NONE) {
+		xr_up_give_up(f, why);
+		return;
+	}
+	if (!far)
+		r = f->role == XR_FLOW_CONNECT ? up_begin_offer(f, &t) : up_begin_offered(f, fd, &t);
+	if (r)
+		up_begin_name(f, fd, &t, far);
+}

@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Handshakes over a link that two processes have already.  A name for each flow would cost a
+ * listening socket and a connection, so only a few could be open at a time, and a caller would
+ * have to guess when; over a link thousands are under way without a descriptor.
+ *
+ * The host offers a flow on the links to processes that took others to the same address: a hint
+ * without proof, that the right one finds when its own end of the flow is due.  CALL, ANSWER and
+ * SETUP follow, with proofs as ever.  Messages are taken from the control connection by whatever
+ * flow has something to look for, and put into the boxes of those that they are for; each flow goes
+ * on with its own next I/O.  No lock but the link's is held there.
+ *
+ * Whoever offers in vain (the other end is a process without the link, as where a server forks for
+ * each connection) soon has no credit left and goes by name.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include "log.h"
+#include "mem.h"
+#include "upgrade.h"
+
+#define OFFERS		32768u		/* remembered; a power of two */
+#define OFFER_WAYS	8u		/* places where one may be; enough for as many as one host makes at a time */
+#define CHUNK		256u		/* entries */
+#define OFFER_LINKS	8		/* that a flow is offered on */
+#define CREDIT_START	64u
+#define CREDIT_PER_CALL	8u
+#define CREDIT_MAX	8192u
+#define HEAR_NS		50000u		/* between looks at the links */
+#define HEAR_LINKS	32u		/* looked at each time */
+#define OFFER_FRESH_NS	60000000000u	/* offers that nobody wanted for so long are not looked for at each turn */
+
+struct xr_up_box {
+	uint32_t index, next;		/* of the entry; of the next free one, + 1 */
+	_Atomic uint64_t nonce;		/* of who has the entry; 0: nobody */
+	_Atomic uint32_t full;		/* 0: empty, 1: being filled, 2 */
+	uint64_t link;			/* it came over */
+	int side;
+	struct xr_up_msg m;
+	struct xr_proof_seen seen;
+};
+
+struct up_offer {
+	uint64_t key;			/* 0: none */
+	uint64_t link, nonce;
+	uint32_t when;			/* ms */
+	int side;
+};
+
+/* Memory is mapped when it is needed: the program may be under RLIMIT_AS or RLIMIT_DATA. */
+struct up_chunk {
+	struct xr_upgrade up[CHUNK];
+	struct xr_up_box box[CHUNK];
+};
+
+static struct up_chunk *up_chunks[XR_UP_LINKED / CHUNK];
+static struct up_offer *up_offers;	/* NULL: none has come yet */
+static uint32_t up_fresh, up_free_list;	/* never used from here on; head of the list, number + 1 */
+static _Atomic uint32_t up_link_lock;	/* of the entries and the offers */
+static _Atomic uint64_t offer_last;	/* when one came in */
+static _Atomic uint32_t offers_held;
+
+static void up_lock_links(void)
+{
+	uint32_t free;
+
+	/* a few dozen instructions */
+	for (;;) {
+		free = 0;
+		if (xr_cas(&up_link_lock, &free, 1))
+			return;
+		xr_sys0(SYS_sched_yield);
+	}
+}
+
+static void up_unlock_links(void)
+{
+	/* release: pairs with the cas of the next holder */
+	xr_store_release(&up_link_lock, 0);
+}
+
+/* ---- entries --------------------------------------------------------------- */
+
+struct xr_upgrade *xr_up_link_at(uint32_t i)
+{
+	/* acquire: pairs with the release in up_entry */
+	struct up_chunk *c = __atomic_load_n(&up_chunks[i / CHUNK], __ATOMIC_ACQUIRE);
+
+	return c ? &c->up[i % CHUNK] : NULL;
+}
+
+/* Entry i, mapped by now; NULL: no memory. */
+static struct xr_upgrade *up_entry(uint32_t i)
+{
+	struct up_chunk *c = up_chunks[i / CHUNK];
+	uint32_t k;
+
+	if (!c) {
+		c = xr_map_private(sizeof(*c));
+		if (!c)
+			return NULL;
+		for (k = 0; k < CHUNK; k++) {
+			c->up[k].box = &c->box[k];
+			c->box[k].index = i / CHUNK * CHUNK + k;
+		}
+		/* release: pairs with the acquire in xr_up_link_at */
+		__atomic_store_n(&up_chunks[i / CHUNK], c, __ATOMIC_RELEASE);
+	}
+	return &c->up[i % CHUNK];
+}
+
+struct xr_upgrade *xr_up_link_claim(struct xr_flow *f)
+{
+	struct xr_upgrade *u = NULL;
+	struct xr_up_box *b;
+
+	up_lock_links();
+	if (up_free_list) {
+		u = up_entry(up_free_list - 1);
+		up_free_list = u->box->next;
+	} else if (up_fresh < XR_UP_LINKED) {
+		u = up_entry(up_fresh);
+		up_fresh += u != NULL;
+	}
+	if (u) {
+		b = u->box;
+		memset((char *)u + sizeof(u->f), 0, sizeof(*u) - sizeof(u->f));
+		u->box = b;
+		u->lfd = u->conn = -1;
+		u->arena.fd = -1;
+		/* release: pairs with who looks through all entries without the lock */
+		xr_store_release(&u->f, f);
+	}
+	up_unlock_links();
+	return u;
+}
+
+static void refusal(struct xr_up_msg *a, const struct xr_up_msg *call)
+{
+	*a = (struct xr_up_msg){ .magic = XR_UP_MAGIC, .version = XR_UP_VERSION, .type = XR_UP_REFUSE,
+				 .size = sizeof(*a), .nonce = 1, .echo = call->nonce };
+	memcpy(a->uuid, xr_uuid, 16);
+}
+
+/* A CALL that came and was not taken: where no word of it gets through, the caller's patience ends some time. */
+static void box_drop(struct xr_up_box *b)
+{
+	struct xr_up_msg m = b->m, a;
+	struct xr_shm_link *l = m.type == XR_UP_CALL ? xr_links_by_id(b->link, b->side) : NULL;
+
+	/* release: who fills it finds it empty */
+	xr_store_release(&b->full, 0);
+	if (!l)
+		return;
+	refusal(&a, &m);
+	xr_shm_link_send(l, &a, sizeof(a), NULL, 0);
+	xr_link_unref(l);
+}
+
+void xr_up_link_free(struct xr_upgrade *u)
+{
+	if (u->via)
+		xr_link_unref(u->via);
+	/* nobody fills it from here on, but who does already: the next one has another nonce */
+	xr_store_relaxed(&u->box->nonce, 0);
+	/* release: pairs with who looks through all entries without the lock */
+	xr_store_release(&u->f, NULL);
+	/* acquire: pairs with the release in up_said */
+	if (xr_load_acquire(&u->box->full) == 2)
+		box_drop(u->box);
+	up_lock_links();
+	u->box->next = up_free_list;
+	up_free_list = u->box->index + 1;
+	up_unlock_links();
+}
+
+void xr_up_link_nonce(struct xr_upgrade *u)
+{
+	u->nonce = (u->nonce & ~(uint64_t)(XR_UP_LINKED - 1)) | u->box->index;
+	if (!u->nonce)
+		u->nonce = XR_UP_LINKED;
+	xr_store_relaxed(&u->box->nonce, u->nonce);
+}
+
+/* ---- what a peer says ------------------------------------------------------- */
+
+static uint64_t offer_key(const struct xr_tuple *t)
+{
+	uint64_t k[2];
+
+	/* peers choose addresses, to some degree: they shall not choose places */
+	memcpy(k, xr_uuid, sizeof(k));
+	return xr_siphash(k, t, sizeof(*t)) | 1;
+}
+
+/* Its places; the low bit of a key says nothing. */
+static struct up_offer *offer_at(uint64_t key)
+{
+	return &up_offers[key / 2 % (OFFERS / OFFER_WAYS) * OFFER_WAYS];
+}
+
+static void offer_put(uint64_t key, uint64_t link, int side, uint64_t nonce)
+{
+	struct up_offer *o, *at;
+	uint64_t now = xr_now_ns();
+	uint32_t ms = (uint32_t)(now / 1000000), i;
+
+	up_lock_links();
+	if (!up_offers)
+		up_offers = xr_map_private(OFFERS * sizeof(*up_offers));
+	if (!up_offers) {
+		/* the flow goes by name */
+		up_unlock_links();
+		return;
+	}
+	at = o = offer_at(key);
+	/* that of the same flow, else a free one, else the oldest */
+	for (i = 0; i < OFFER_WAYS && at->key != key; i++)
+		if (o[i].key == key || (at->key && (!o[i].key || ms - o[i].when > ms - at->when)))
+			at = &o[i];
+	if (!at->key)
+		xr_fetch_add(&offers_held, 1);
+	*at = (struct up_offer){ key, link, nonce, ms, side };
+	xr_store_relaxed(&offer_last, now);
+	up_unlock_links();
+}
+
+static int said_offer(struct xr_shm_link *l, const struct xr_up_msg *m)
+{
+	struct xr_tuple t;
+
+	/* more than it has credit for */
+	if (l->offers++ >= CREDIT_START + CREDIT_PER_CALL * xr_load_relaxed(&l->calls))
+		return -EPROTO;
+	if (xr_load_relaxed(&l->liar) || !m->nonce)
+		return 0;
+	xr_tuple_mirror(&t, &m->tuple);
+	t.zero = 0;
+	offer_put(offer_key(&t), l->id, l->side, m->nonce);
+	return 0;
+}
+
+/* The link's lock is held, and no other may be taken. */
+static int up_said(struct xr_shm_link *l, const void *msg, size_t len, const int *fds, int nfds)
+{
+	const struct xr_up_msg *m = msg;
+	struct xr_up_msg a;
+	struct xr_upgrade *u;
+	struct xr_up_box *b;
+	uint32_t empty = 0;
+
+	if (len != sizeof(*m) || m->magic != XR_UP_MAGIC || m->version != XR_UP_VERSION ||
+	    memcmp(m->uuid, l->peer_uuid, 16) ||
+	    nfds != (m->type == XR_UP_CALL || m->type == XR_UP_ANSWER))
+		return -EPROTO;
+	if (m->type == XR_UP_CALL && xr_load_relaxed(&l->credit) < CREDIT_MAX)
+		xr_fetch_add(&l->credit, CREDIT_PER_CALL);
+	if (m->type == XR_UP_OFFER)
+		return said_offer(l, m);
+	u = xr_up_link_at(m->echo % XR_UP_LINKED);
+	/* it may be given up just now: who empties the box looks again */
+	if (!m->echo || !u || xr_load_relaxed(&u->box->nonce) != m->echo) {
+		if (m->type == XR_UP_CALL) {
+			refusal(&a, m);
+			xr_unix_send(l->conn, &a, sizeof(a), NULL, 0);
+		}
+		return 0;
+	}
+	b = u->box;
+	/* a second message before the first was taken is against the protocol, and lost */
+	if (!xr_cas(&b->full, &empty, 1))
+		return 0;
+	b->m = *m;
+	xr_proof_see(nfds ? fds[0] : -1, &b->seen);
+	b->link = l->id;
+	b->side = l->side;
+	/* release: pairs with the acquire in xr_up_link_get */
+	xr_store_release(&b->full, 2);
+	return 0;
+}
+
+void xr_up_link_open(struct xr_shm_link *l)
+{
+	xr_store_relaxed(&l->credit, CREDIT_START);
+	l->said = up_said;
+}
+
+int xr_up_link_get(struct xr_upgrade *u, struct xr_up_msg *m, struct xr_proof_seen *s)
+{
+	struct xr_up_box *b = u->box;
+	int r = 0;
+
+	/* acquire: pairs with the release in up_said */
+	if (xr_load_acquire(&b->full) != 2) {
+		if (u->via)
+			r = xr_shm_link_progress(u->via);
+		else
+			xr_up_offers();
+		if (xr_load_acquire(&b->full) != 2)
+			return r ? -EPIPE : -EAGAIN;
+		r = 0;
+	}
+	*m = b->m;
+	*s = b->seen;
+	/* for whoever had the entry before, or from somebody else */
+	if (m->echo != u->nonce || (u->via && (u->via->id != b->link || u->via->side != b->side)))
+		r = -EAGAIN;
+	else if (!u->via)
+		u->via = xr_links_by_id(b->link, b->side);
+	/* release: who fills it finds it empty */
+	xr_store_release(&b->full, 0);
+	return r ? r : u->via ? 0 : -EAGAIN;
+}
+
+/* ---- offers ------------------------------------------------------------------ */
+
+static int offer_on(struct xr_upgrade *u, struct xr_shm_link *l)
+{
+	struct xr_up_msg m = { .magic = XR_UP_MAGIC, .version = XR_UP_VERSION, .type = XR_UP_OFFER,
+			       .size = sizeof(m), .nonce = u->nonce, .tuple = u->tuple };
+	uint32_t left = xr_load_relaxed(&l->credit);
+	int r;
+
+	do {
+		if (!left)
+			return -EBUSY;
+	} while (!xr_cas(&l->credit, &left, left - 1));
+	memcpy(m.uuid, xr_uuid, 16);
+	r = xr_shm_link_send(l, &m, sizeof(m), NULL, 0);
+	if (r)
+		xr_fetch_add(&l->credit, 1);
+	return r == -EAGAIN ? r : r ? -ENOENT : 0;
+}
+
+int xr_up_offer(struct xr_upgrade *u)
+{
+	struct xr_shm_link *l[OFFER_LINKS];
+	int i, n = 0, r, best = -ENOENT;
+
+	if (u->past.link && !xr_load_acquire(&u->past.link->dead)) {
+		xr_link_ref(u->past.link);
+		l[n++] = u->past.link;
+	} else {
+		n = xr_links_to(&u->tuple, l, OFFER_LINKS);
+	}
+	u->state = XR_UP_OFFERED;
+	for (i = 0; i < n; i++) {
+		r = offer_on(u, l[i]);
+		/* made, or might be next time, or will be when calls have come */
+		if (!r || best == -ENOENT || (best == -EBUSY && r == -EAGAIN))
+			best = r;
+		xr_link_unref(l[i]);
+	}
+	return best;
+}
+
+int xr_up_offers(void)
+{
+	static _Atomic uint64_t next;
+	static _Atomic uint32_t from;
+	uint64_t now = xr_now_ns(), due = xr_load_relaxed(&next);
+
+	/* the more links there are, the longer it takes to come to those at the end of the list */
+	if (now >= due && xr_cas(&next, &due, now + HEAR_NS + 1000ull * xr_load_relaxed(&from)))
+		xr_store_relaxed(&from, xr_links_hear(xr_load_relaxed(&from), HEAR_LINKS));
+	/* racy, a hint */
+	return xr_load_relaxed(&offers_held) &&
+	       now - xr_load_relaxed(&offer_last) < OFFER_FRESH_NS;
+}
+
+int xr_up_offered(const struct xr_tuple *t, int take, struct xr_shm_link **l, uint64_t *nonce)
+{
+	uint64_t key = offer_key(t);
+	struct up_offer *o, got = { 0 };
+	uint32_t i;
+
+	up_lock_links();
+	if (!up_offers) {
+		up_unlock_links();
+		return 0;
+	}
+	o = offer_at(key);
+	for (i = 0; i < OFFER_WAYS && o[i].key != key; i++)
+		;
+	if (i < OFFER_WAYS) {
+		got = o[i];
+		if (take) {
+			memset(&o[i], 0, sizeof(o[i]));
+			xr_fetch_sub(&offers_held, 1);
+		}
+	}
+	up_unlock_links();
+	if (!take || !got.key)
+		return got.key != 0;
+	*l = xr_links_by_id(got.link, got.side);
+	*nonce = got.nonce;
+	return *l != NULL;
+}
+
+void xr_up_offer_back(const struct xr_tuple *t, const struct xr_shm_link *l, uint64_t nonce)
+{
+	offer_put(offer_key(t), l->id, l->side, nonce);
+}
+
+void xr_up_link_forked(void)
+{
+	uint32_t i;
+
+	/* links and flows are the parent's; what it had under way is nothing here */
+	for (i = 0; i < XR_UP_LINKED / CHUNK && up_chunks[i]; i++) {
+		xr_unmap(up_chunks[i], sizeof(*up_chunks[i]));
+		up_chunks[i] = NULL;
+	}
+	up_fresh = up_free_list = 0;
+	/* keys are of another process now */
+	if (up_offers)
+		xr_unmap(up_offers, OFFERS * sizeof(*up_offers));
+	up_offers = NULL;
+	xr_store_relaxed(&offers_held, 0);
+	xr_store_relaxed(&up_link_lock, 0);
+	xr_store_relaxed(&offer_last, 0);
+}

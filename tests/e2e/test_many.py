@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Many connections between two programs, opened at once: all of them move, and soon."""
+import collections
+import resource
+import time
+
+import pytest
+
+import harness
+import shell
+
+pytestmark = [pytest.mark.fabric, pytest.mark.timeout(120)]
+
+
+def room():
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 30000), hard))
+
+
+def move(env, n, rounds, limit=room, first=0):
+    """One turn on each of n fresh connections, then on each once more ...: in how many rounds, and what
+    processor time of both programs, all are on shm. The first ones are used before the others are there."""
+    p = shell.Pair(env, server=shell.Shell(env, "server", preexec=limit),
+                   client=shell.Shell(env, "client", preexec=limit))
+    p.server.bg("answer", p.lfd)
+    if first:
+        p.client.ok("dial", first, p.port, 20)
+    assert p.client.ok("dial", n - first, p.port, 1, timeout=60) == n
+    used = [harness.cpu_s(x.pid) for x in (p.server, p.client)]
+    begun, seen = time.monotonic(), []
+    for i in range(1, rounds + 1):
+        assert p.client.ok("crowd", 1, timeout=60) == n
+        if i % 2 and i != rounds:
+            continue
+        flows = env.flows()
+        seen.append(sum(f["carrier"] == env.fabric for f in flows))
+        if seen[-1] == 2 * n:
+            break
+    took = time.monotonic() - begun
+    used = [harness.cpu_s(x.pid) - u for x, u in zip((p.server, p.client), used)]
+    print("%d connections: %d rounds, %.2f s, %.2f and %.2f s of CPU; on shm %r" % (n, i, took, *used, seen))
+    assert seen[-1] == 2 * n, collections.Counter((f["role"], f["state"], f["reason"]) for f in flows
+                                                  if f["carrier"] != env.fabric)
+    return p
+
+
+@pytest.mark.modes("both")
+def test_a_thousand(env):
+    """Within 24 turns of each. One handshake at a time, or a few, would take hundreds."""
+    move(env, 1000, 24)
+
+
+LIMIT = 1600
+
+
+def low():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
+
+
+@pytest.mark.modes("both")
+def test_more_than_half_of_the_descriptors(env):
+    """Numbers in the upper half of a hard limit are the program's alone: a handshake over a link needs none."""
+    p = move(env, 1000, 24, low, 10)
+    for sh in (p.client, p.server):
+        got = [int(fd) for fd in harness.fds(sh.pid)]
+        assert len([fd for fd in got if fd >= LIMIT // 2]) > 100, sorted(got)[-20:]
+
+
+@pytest.mark.modes("both")
+def test_descriptors_that_come_free(env):
+    """A connection of a time when there were none for us moves when there are."""
+    p = shell.Pair(env, client=shell.Shell(env, "client", preexec=low))
+    taken = [p.client.ok("dup", 0) for _ in range(LIMIT // 2 + 50)]
+    c, s = p.connect()
+
+    def stays():
+        p.turns(4, 100, c, s)
+        return [(f["carrier"], f["reason"]) for f in env.flows(p.client.pid)] == [("tcp", "limit-fds")]
+    harness.until(stays, 5, "no descriptor for us")
+    for fd in taken:
+        p.client.ok("close", fd)
+    p.upgrade(c, s)
