@@ -8,9 +8,10 @@ PACKAGES_BUILD=(autoconf automake gcc libc6-dev libcmocka-dev libibverbs-dev lib
 	nettle-dev pkg-config systemtap-sdt-dev)
 PACKAGES_TEST=(mandoc python3 python3-pytest python3-pytest-timeout python3-pytest-xdist)
 # Programs that tests drive; a test whose program is missing is skipped and counted as such.
-PACKAGES_APPS=(apache2-utils curl erlang-base haproxy iperf3 iproute2 memcached mosquitto
-	mosquitto-clients netcat-openbsd nginx nodejs openssh-client openssh-server postgresql procps redis-server
-	redis-tools rsync socat strace wrk)
+PACKAGES_APPS=(apache2-utils curl erlang-base golang-go haproxy iperf3 iproute2 mariadb-client-core
+	mariadb-server-core memcached mosquitto mosquitto-clients netcat-openbsd nginx nodejs
+	openssh-client openssh-server postgresql procps redis-server redis-tools rsync socat strace
+	sysbench wrk)
 
 # What a guest kernel is built with, and what its tests run in it.
 PACKAGES_KERNEL=(bc bison flex gcc libc6-dev libelf-dev libssl-dev make xz-utils)

@@ -5,8 +5,11 @@ import os
 import pytest
 
 import app
+from test_http import Nginx
 
 pytestmark = pytest.mark.timeout(90)
+
+ALL = os.environ.get("XRDMA_SUITES") == "all"
 
 PROXY = """
 defaults
@@ -17,6 +20,21 @@ defaults
 listen front
 	bind 127.0.0.1:%d
 	server back 127.0.0.1:%d
+"""
+
+# what is asked for, and how often the answer was another
+LUA = """
+local threads = {}
+bad = 0
+function setup(t) table.insert(threads, t) end
+function response(status, headers, body)
+	if status ~= 200 or #body ~= 1024 then bad = bad + 1 end
+end
+function done(summary)
+	local sum = 0
+	for _, t in ipairs(threads) do sum = sum + t:get("bad") end
+	io.write("bad ", sum, " of ", summary.requests, "\\n")
+end
 """
 
 
@@ -35,6 +53,31 @@ def test_haproxy(env, tmp_path):
     for _ in range(3):
         out = app.run(env, [app.need("curl"), "-sS", "--noproxy", "*", "http://127.0.0.1:%d/f" % port])
         assert app.sha(out) == app.sha(data)
+
+
+@pytest.mark.modes(*(("plain", "server", "client", "both") if ALL else ("plain", "both")))
+def test_haproxy_before_nginx(env, tmp_path):
+    """Kept-alive connections on both sides of the proxy; every answer is looked at, under load."""
+    haproxy, wrk = app.need("haproxy"), app.need("wrk")
+    n = Nginx(env, tmp_path)
+
+    def make(port):
+        (tmp_path / "cfg").write_text(PROXY.replace("mode tcp", "mode http\n\thttp-reuse always") % (port, n.port))
+        return [haproxy, "-db", "-f", tmp_path / "cfg"]
+    p, port = app.serve(env, make)
+    url = "http://127.0.0.1:%d/" % port
+    (tmp_path / "check.lua").write_text(LUA)
+    load = env.start("client", [wrk, "-t", "2", "-c", "50", "-d", "3", "-s", tmp_path / "check.lua", url + "k"])
+    app.check_live(env, port, share=0.3)
+    for name, data in n.files.items():
+        got = app.run(env, [app.need("curl"), "-sS", "--fail", "--noproxy", "*", url + name])
+        assert app.sha(got) == app.sha(data), name
+    out = app.finish(load).decode()
+    assert load.returncode == 0 and "bad 0 " in out and "Socket errors" not in out, out
+    if env.lifts:
+        # as the server of the one and the client of the other
+        both = {f["role"] for f in env.flows(p.pid) if f["carrier"] == env.fabric}
+        assert env.counters(p.pid)[0]["flows_upgraded"] >= 50, both
 
 
 def test_rsync_daemon(env, tmp_path):
