@@ -217,7 +217,7 @@ void xr_up_fail(struct xr_upgrade *u, enum xr_reason why)
 #define UP_PATIENCE_LINK 32u		/* over a link, where nobody has to be found */
 #define UP_LISTEN_NS	50000000ull	/* an uncalled name keeps its place for so long if others want it */
 #define UP_LISTEN_TURNS	128u		/* and a program that took so many turns would have called */
-#define UP_OFFER_NS	5000000ull	/* an offer that nobody takes for so long, and so many turns, goes by name */
+#define UP_OFFER_NS	2000000ull	/* an offer that nobody takes for so long, and so many turns, goes by name */
 #define UP_OFFER_TURNS	8u
 #define UP_OFFER_IDLE_NS 1000000000ull	/* ... and of an idle connection keeps its place, if others want it */
 #define UP_EVICT_TIMEOUTS 8u		/* and a handshake under way for so long */
@@ -229,7 +229,8 @@ int xr_up_is_expired(const struct xr_upgrade *u)
 	 * per handful of I/O calls, and the bookkeeping of a flow that might still move.
 	 */
 	if (u->state == XR_UP_OFFERED)
-		return xr_load_relaxed(&u->f->turns) - u->turns >= UP_OFFER_TURNS && xr_now_ns() - u->begun > UP_OFFER_NS;
+		return xr_load_relaxed(&u->f->turns) - u->turns >= UP_OFFER_TURNS &&
+		       xr_now_ns() - u->begun > UP_OFFER_NS;
 	if (u->state == XR_UP_LISTENING && u->conn < 0 &&
 	    xr_load_relaxed(&u->f->turns) - u->turns >= UP_LISTEN_TURNS && xr_now_ns() - u->begun > UP_LISTEN_NS)
 		return 1;
@@ -245,7 +246,7 @@ void xr_up_expired(struct xr_upgrade *u)
 
 	if (u->state == XR_UP_OFFERED) {
 		xr_up_drop(u);
-		f->priv->offered++;
+		f->priv->offered = UINT16_MAX;
 		xr_up_later(f, 1, 4096);
 		return;
 	}

@@ -9,7 +9,7 @@
 #include "mem.h"
 #include "upgrade.h"
 
-#define UP_OFFERS	2u		/* the second time */
+#define UP_OFFERS	2u		/* for want of credit; then by name */
 #define UP_MET_TURNS	64u		/* where others were met, a caller does not give up before so many */
 
 /*

@@ -49,6 +49,9 @@ static void links_make(void)
 
 static void links_drop(void)
 {
+	/* else they are kept for a while, and lead to the same place */
+	xr_store_release(&host->dead, 1);
+	xr_store_release(&caller->dead, 1);
 	xr_link_unref(host);
 	xr_link_unref(caller);
 }
