@@ -71,6 +71,8 @@ struct xr_epreg {
 	struct xr_epreg *hash_next;	/* by flow, within the file */
 	struct xr_epreg *flow_next;	/* by flow, over all files; under big */
 	uint64_t data;
+	uint64_t key;			/* since when it is ready; of xr_ep_order */
+	uint64_t since;			/* cycle count: when it was last reported, or had nothing */
 	uint64_t pos;			/* EPOLLET: bytes that had arrived when IN was reported */
 	uint32_t events;		/* the program's, with ERR and HUP */
 	uint32_t last;			/* EPOLLET: what was reported and still stands */
@@ -255,6 +257,14 @@ void xr_ep_flow_kick(struct xr_epflow *ef);
 int xr_ep_reg_has_fired(const struct xr_epreg *r);
 /* An inherited epoll file is used by the child: its members go back to TCP. */
 void xr_ep_adopt(struct xr_epoll *ep);
+
+/* ---- epoll_order.c: what was ready first is reported first --------------- */
+
+/*
+ * Sorts what came behind `last` on the ready list by its age.  1: some of it came after `now`, when
+ * the looks began, so others may have come before it that were looked at too early.
+ */
+int xr_ep_order(struct xr_epoll *ep, struct xr_epnode *last, uint64_t now);
 
 /* ---- epoll_ready.c: the ready list; the file's lock held unless said otherwise ---- */
 

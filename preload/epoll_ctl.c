@@ -41,6 +41,8 @@ static void reg_set(struct xr_epreg *r, const struct epoll_event *ev)
 	r->force = 1;
 	r->seq++;
 	if (r->attached) {
+		if (!r->shown)
+			r->since = xr_cycles();
 		xr_ep_push(r);
 		xr_ep_kick(r->ep);
 	}

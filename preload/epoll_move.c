@@ -39,6 +39,8 @@ int xr_ep_reg_attach(struct xr_epreg *r, int in_outer)
 	if (e)
 		goto add_outer;
 	r->attached = 1;
+	r->since = xr_cycles();
+	r->shown = 0;
 	r->parked = 0;
 	r->armed = 0;
 	r->last = 0;

@@ -8,6 +8,7 @@
 #include "user.h"
 
 #define BATCH	32	/* registrations looked at between two holds of the lock */
+#define ORDER_PASSES	3	/* beyond the first, over those that were looked at too early */
 
 /* One look at a registration, by a thread that does not hold the lock. */
 struct ep_visit {
@@ -192,6 +193,7 @@ static void visit_begin(struct ep_visit *v, struct xr_epreg *r, int rest)
 	v->seq = r->seq;
 	v->pos = 0;
 	v->arm = 0;
+	r->key = 0;
 	r->kernel = 0;
 	if (rest || r->must_arm) {
 		want = reg_wants(r);
@@ -350,10 +352,10 @@ static int visit_end(struct ep_visit *v)
 
 /*
  * Returns 1 when *ev was filled, -EFAULT when it cannot be; *more when the registration wants
- * another look.
+ * another look.  now: when the looks began.
  */
 static int visit_report(struct ep_visit *v, struct epoll_event *ev, int rest, uint32_t round,
-			int *more)
+			uint64_t now, int *more)
 {
 	struct xr_epreg *r = v->reg;
 	struct epoll_event own;
@@ -375,6 +377,7 @@ static int visit_report(struct ep_visit *v, struct epoll_event *ev, int rest, ui
 		}
 	}
 	r->shown = news != 0;
+	r->since = now;
 	r->force = 0;
 	if (news) {
 		r->last = news;
@@ -482,17 +485,33 @@ int xr_ep_has_work(struct xr_epoll *ep)
 	return 0;
 }
 
+/* All that is to be looked at comes to the ready list, in order.  Returns when the looks began. */
+static uint64_t ready_fill(struct xr_epoll *ep, int rest)
+{
+	struct xr_epnode *last = ep->ready.prev;
+	int passes = 0;
+	uint64_t now;
+
+	do {
+		now = xr_cycles();
+		take_entries(ep);
+		hot_walk(ep, rest);
+	} while (xr_load_relaxed(&ep->attached) > 1 && xr_unlikely(xr_ep_order(ep, last, now)) &&
+		 passes++ < ORDER_PASSES);
+	return now;
+}
+
 int xr_ep_collect(struct xr_epoll *ep, struct epoll_event *evs, int max, int rest, uint32_t round)
 {
 	struct ep_visit v[BATCH];
 	int n = 0, i, k, r, budget, fault = 0;
+	uint64_t now;
 
 	if (xr_ep_lock(ep))
 		return -EDEADLK;
 	if (xr_load_relaxed(&ep->dirty) && take_inner(ep))
 		return 0;
-	take_entries(ep);
-	hot_walk(ep, rest);
+	now = ready_fill(ep, rest);
 	/* each once, and once more after arming; what is told meanwhile is for the next call */
 	budget = (int)ep->nready;
 	while (n < max && budget > 0 && !fault) {
@@ -506,7 +525,7 @@ int xr_ep_collect(struct xr_epoll *ep, struct epoll_event *evs, int max, int res
 		if (xr_ep_lock(ep))
 			return n;
 		for (i = 0; i < k; i++) {
-			r = visit_report(&v[i], &evs[n], rest, round, &budget);
+			r = visit_report(&v[i], &evs[n], rest, round, now, &budget);
 			fault |= r;
 			n += r > 0;
 		}
@@ -529,6 +548,7 @@ static int visit_keep(struct ep_visit *v, int *more)
 		ready_add(r);
 		return !r->shown;
 	}
+	r->shown = 0;
 	if (r->again) {
 		ready_add(r);
 		return 1;
@@ -546,8 +566,7 @@ void xr_ep_handover(struct xr_epoll *ep)
 	/* whatever lies in the inner set makes the descriptor readable */
 	if ((ep->watched || xr_load_relaxed(&ep->dirty)) && take_inner(ep))
 		return;
-	take_entries(ep);
-	hot_walk(ep, 1);
+	ready_fill(ep, 1);
 	budget = (int)ep->nready;
 	ep->rested = 1;
 	while (budget > 0) {

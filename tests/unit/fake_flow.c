@@ -278,6 +278,11 @@ struct fake *fake_open(uint32_t i)
 	k->f->priv->regs = NULL;
 	k->f->priv->young.ep = NULL;
 	k->f->rx_state = XR_RX_RING;
+	k->f->rx.slots = &k->slot;
+	k->f->rx.mask = 0;
+	k->f->rx.seq = 1;
+	k->f->rx.byte = 0;
+	xr_store_relaxed(&k->slot.head, 0);
 	k->f->tx_state = XR_TX_RING;
 	k->mask = POLLOUT;
 	xr_store_release(&k->f->path, XR_PATH_COUNT);
@@ -325,7 +330,10 @@ static void tell(struct fake *k, int dir)
 
 void fake_send(struct fake *k, uint32_t n)
 {
-	xr_fetch_add(&k->queued, n);
+	if (!xr_fetch_add(&k->queued, n)) {
+		xr_store_relaxed(&k->slot.stamp, xr_cycles());
+		xr_store_release(&k->slot.head, XR_HEAD(k->f->rx.seq, n, 0, XR_OP_SEND));
+	}
 	xr_fetch_or(&k->mask, POLLIN);
 	tell(k, 0);
 }
@@ -338,7 +346,10 @@ void fake_space(struct fake *k)
 
 void fake_drain(struct fake *k)
 {
-	k->f->rx.got += xr_xchg(&k->queued, 0);
+	uint32_t n = xr_xchg(&k->queued, 0);
+
+	k->f->rx.got += n;
+	k->f->rx.seq += n != 0;
 	xr_fetch_and(&k->mask, ~(uint32_t)POLLIN);
 }
 

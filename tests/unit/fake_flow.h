@@ -24,6 +24,7 @@ struct fake {
 	int fd, peer;		/* the "kernel socket": a pair of Unix sockets */
 	_Atomic uint32_t mask;	/* what xr_flow_poll says */
 	_Atomic uint32_t queued;	/* bytes */
+	struct xr_shm_slot slot;	/* the first of them */
 	_Atomic uint32_t arm[2];	/* waiter that asked, 0 */
 	_Atomic uint32_t polls, kernel_events, retreats;
 	uint32_t link;		/* 0 or 1 */
