@@ -414,10 +414,10 @@ static void run_queue(struct carry *c)
 
 static void run_in(struct carry *c)
 {
-	uint64_t open;
+	uint64_t open, at = xr_load_acquire(&c->tx.dir->consumed);
 
-	if (c->started_due &&
-	    XR_CONSUMED_SEQ(xr_load_acquire(&c->tx.dir->consumed)) != 1 && carry_say(c, CARRY_STARTED, 0, NULL, 0))
+	/* behind a seal of the program it may be, or not: the peer need not know */
+	if (c->started_due && XR_CONSUMED_SEQ(at) != 1 && !(at & XR_FROZEN) && carry_say(c, CARRY_STARTED, 0, NULL, 0))
 		c->started_due = 0;
 	if (c->queue)
 		run_queue(c);

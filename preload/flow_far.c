@@ -175,7 +175,8 @@ int xr_far_rx_retreat(struct xr_flow *f, int how)
 		return 0;
 	f->far->rx_due = 1;
 	if (drain) {
-		if (!xr_shm_rx_seal(&f->rx) && xr_shm_rx_is_frozen(&f->rx))
+		/* what is to come over TCP before the ring comes before the frame, too */
+		if (!xr_shm_rx_seal(&f->rx) && xr_shm_rx_is_frozen(&f->rx) && f->rx_state != XR_RX_DRAIN)
 			xr_rx_to_tcp(f);
 		return froze;
 	}

@@ -99,6 +99,11 @@ int xr_rx_try_start(struct xr_flow *f, int fd)
 		   f->rx.replayed) {
 		/* what was read beyond START is the replay, since it was looked for before START */
 		r = -ESTALE;
+	} else if (r == 1 && f->far && v.op == XR_OP_START && v.arg < xr_load_relaxed(&f->tcp_rx)) {
+		/* its sender did not wait for this end, and has gone on over TCP */
+		xr_shm_rx_freeze(&f->rx);
+		xr_store_release(&f->far->answer, 1);
+		r = -ESTALE;
 	} else if (r == 1) {
 		r = v.op == XR_OP_START ? rx_take_start(f, &v) : -EPROTO;
 		if (!r)

@@ -4,6 +4,7 @@ Connections that take the way of those to other hosts, over the device that need
 threads of both programs. Other tests take it with --bridge.
 """
 import os
+import random
 
 import pytest
 
@@ -46,3 +47,30 @@ def test_shown(far):
     assert [f["carrier"] for f in flows] == ["rdma", "rdma"]
     for end in (live.client, live.server):
         assert max(n for n in harness.fds(end.pid) if n < 1000) < 20
+
+
+def test_forced_retreats(far):
+    """To TCP and back at random instants, under load: no byte is lost, repeated or misplaced."""
+    far.env["XRDMA_RETURN_AFTER"] = "0"
+    seed = random.getrandbits(30)
+    args = ["--seed=%d" % seed, "--conns=4", "--c2s=%d" % (30 * M), "--s2c=%d" % (30 * M), "--seg=5000", "--io=peek"]
+    s = far.start("server", [harness.prog("xrt"), "server", "--wait=poll", *args])
+    c = far.start("client", [harness.prog("xrt"), "client", "--wait=epollet", "--port=%d" % s.json()["port"], *args])
+    force = far.start(None, [harness.find("tests/retreat/xrforce"), far.stats, str(seed), "3000"])
+    try:
+        rc, rs = c.json(40), s.json(40)
+    finally:
+        force.p.stdin.close()
+        done = force.json(10)
+    assert (rs["op"], rc["op"]) == (None, None), (seed, rs, rc)
+    assert rs["tx_sum"] == rc["rx_sum"] and rs["rx_sum"] == rc["tx_sum"], seed
+    assert done["retreats"] > 5 and done["upgrades"] > 2, done
+
+
+def test_a_killed_peer(far):
+    """A process that cannot say what it had sent: what came of it, then an error, where TCP tells of an end."""
+    live = shell.Pair(far).upgrade()
+    live.server.proc.reap()
+    harness.until(lambda: live.c.poll(shell.EV_IN, 0), 5, "the end")
+    assert live.c.recv(100).err == "ECONNRESET"
+    assert live.c.recv(100).ret == 0
