@@ -78,9 +78,8 @@
 	  "polling did not pay lately; 0 sleeps at once.")                                         \
 	X(rdma, rdma, RDMA, BOOL, "no", 0, 1, NULL, "BOOL",                                        \
 	  "move connections to other hosts onto RDMA",                                             \
-	  "Nothing carries them yet: with yes, the reason of such a connection tells what is "     \
-	  "missing besides (OTHER HOSTS in xrdma(7)), and the settings of this section are those " \
-	  "of xr-ping(1).")                                                                        \
+	  "New, and tried on an emulated device only: OTHER HOSTS in xrdma(7) has what is known to "\
+	  "differ from TCP. The settings of this section are those of xr-ping(1), too.")           \
 	X(rdma, rdma_device, RDMA_DEVICE, TEXT, "auto", 1, 63, NULL, "DEVICE",                     \
 	  "device for connections to other hosts",                                                 \
 	  "auto takes the device that has the local address of the connection; a name, mlx5_0 "    \

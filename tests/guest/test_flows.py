@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Connections between hosts on RDMA: bytes arrive once, in order and unchanged, whatever becomes of the devices."""
+import os
+
+import pytest
+
+import harness
+import hosts
+import shell
+from test_stream import M, long_lived, transfer
+
+pytestmark = [pytest.mark.timeout(150),
+              pytest.mark.skipif("GUEST" not in os.environ, reason="runs in the guest: tests/guest/check")]
+
+
+@pytest.fixture(scope="module", name="two")
+def make_two():
+    with hosts.Hosts(2, "rxe") as pair:
+        yield pair
+
+
+@pytest.fixture
+def env(two):
+    e = harness.Env("both", two)
+    try:
+        yield e
+    finally:
+        e.close()
+
+
+@pytest.mark.parametrize("wait", ["threads", "epollet"])
+def test_both_ways_at_once(env, wait):
+    transfer(env, wait=wait, c2s=4 * M + 17, s2c=4 * M + 5)
+
+
+def test_turns(env):
+    long_lived(env, 60000, wait="block", proto="pingpong", turn=3000, c2s=900000, s2c=900000)
+
+
+def test_device_deleted(env, two):
+    """The flow goes on over TCP, with what was under way."""
+    live = shell.Pair(env).upgrade()
+    live.c.sendall(50000)
+    two[0].delete_device()
+    try:
+        assert live.s.recv(50000, shell.WAITALL).ret == 50000
+        live.turns(20, 1000)
+        assert all(f["carrier"] == "tcp" for f in live.carriers().values())
+    finally:
+        two[0].add_device()
