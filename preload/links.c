@@ -233,7 +233,7 @@ void xr_link_unref(struct xr_shm_link *l)
 		xr_slab_unlock();
 		return;
 	}
-	if (!xr_load_relaxed(&l->dead)) {
+	if (!xr_load_relaxed(&l->dead) && !xr_load_relaxed(&l->liar)) {
 		l->idle_ns = xr_now_ns();
 		l = xr_fetch_add(&xr_links_kept, 1) < LINKS_KEPT ? NULL : link_kept(l->idle_ns, 0);
 	} else {

@@ -354,6 +354,14 @@ static int up_host_call(struct xr_upgrade *u, int fd)
 	return ++u->refused >= 8 ? r : 0;
 }
 
+/* Where what the peer said is not so, nothing that it shares with us is kept for the next flow. */
+static void up_refused(struct xr_upgrade *u, int r)
+{
+	xr_stats_add(XR_STAT_HANDSHAKE_REFUSED, 1);
+	if (u->link && (r == -EBADMSG || r == -EPROTO || r == -EACCES))
+		xr_store_relaxed(&u->link->liar, 1);
+}
+
 static int up_host_setup(struct xr_upgrade *u)
 {
 	struct up_got g;
@@ -383,7 +391,7 @@ static int up_host_setup(struct xr_upgrade *u)
 		if (!u->box)
 			xr_links_goes_to(u->link, &u->tuple);
 	} else {
-		xr_stats_add(XR_STAT_HANDSHAKE_REFUSED, 1);
+		up_refused(u, r);
 	}
 	return r;
 }
@@ -540,6 +548,6 @@ int xr_up_caller_step(struct xr_upgrade *u, int fd)
 close_fds:
 	up_got_close(&g);
 	if (r)
-		xr_stats_add(XR_STAT_HANDSHAKE_REFUSED, 1);
+		up_refused(u, r);
 	return r;
 }
