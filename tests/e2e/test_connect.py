@@ -242,7 +242,7 @@ def test_a_rule_names_what_was_started(env, tmp_path):
     """A program is known by the link that it was started by, and by the file behind that."""
     link = tmp_path / "known-as"
     link.symlink_to(harness.prog("xrsh"))
-    for name, carrier in (("known-as", "tcp"), ("xrsh", "tcp"), ("unknown", "shm")):
+    for name, carrier in (("known-as", "tcp"), ("xrsh", "tcp"), ("unknown", env.fabric)):
         conf = tmp_path / "conf"
         conf.write_text("[rule]\nprogram = %s\naction = tcp\n" % name)
         env.env["XRDMA_CONF"] = str(conf)
@@ -250,5 +250,7 @@ def test_a_rule_names_what_was_started(env, tmp_path):
         p = shell.Pair(env, server=s)
         for _ in range(10):
             p.turns(20, 500)
+        if carrier != "tcp":
+            p.upgrade()
         got = p.carriers()["server"]
         assert (got["carrier"], got["program"]) == (carrier, "known-as"), (name, got)

@@ -21,9 +21,18 @@ pytestmark = pytest.mark.timeout(60)
 ALL = EV_IN | EV_OUT | EV_RDHUP
 
 
+# Between hosts a process that is killed takes with it what it had not sent, and its peer is told so by
+# ECONNRESET: test_bridge.py has that.
+TCP_TELLS = ("test_reader_sees_end", "test_reader_gets_the_rest_first", "test_unread_data_resets",
+             "test_poller_is_woken", "test_epoll_is_woken", "test_survivor_writes_into_the_void",
+             "test_half_closed_then_killed")
+
+
 @pytest.fixture(params=["client", "server"])
 def ends(request, live):
     """(survivor's end, victim's end)"""
+    if live.env.lifts and live.env.fabric == "rdma" and request.node.originalname in TCP_TELLS:
+        pytest.skip("differs between hosts")
     return (live.s, live.c) if request.param == "client" else (live.c, live.s)
 
 
