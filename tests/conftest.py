@@ -6,7 +6,8 @@ runs; it is for working on the tests, not for results.
 
 --hosts=rxe, siw or none puts the server and the client on two hosts that have such RDMA devices, or none:
 see guest/README.md. Left out are then tests that have no server and client, that are marked one_host,
-and, for as long as nothing carries a connection between hosts, that are marked fabric.
+and, unless --bridge is given, that are marked fabric. With --bridge connections between such hosts are carried
+by their devices, and without --hosts those of this host by the same module over the shm device.
 """
 import os
 import sys
@@ -39,7 +40,8 @@ def pytest_collection_modifyitems(config, items):
     if not config.getoption("--hosts"):
         return
     out = [i for i in items if "env" not in i.fixturenames or i.get_closest_marker("one_host") or (
-        i.get_closest_marker("fabric") and not harness.FABRIC_BETWEEN_HOSTS[config.getoption("--hosts")])]
+        i.get_closest_marker("fabric") and not (
+            config.getoption("--bridge") and harness.FABRIC_BETWEEN_HOSTS[config.getoption("--hosts")]))]
     config.hook.pytest_deselected(items=out)
     items[:] = [i for i in items if i not in out]
 

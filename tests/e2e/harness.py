@@ -21,7 +21,8 @@ import time
 
 SOURCE = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 MODES = ("plain", "server", "client", "both")
-# conftest.py sets it: connections within this host take the way of those to other hosts, over the shm device.
+# conftest.py sets it: connections between hosts are carried; those within this one take the same way, over the shm
+# device.
 BRIDGE = False
 # What carries a connection between hosts with such devices, and the settings for it.
 FABRIC_BETWEEN_HOSTS = {"rxe": "rdma", "siw": None, "none": None}
@@ -181,7 +182,8 @@ class Env:
         self.address = hosts[0].address if hosts else "127.0.0.1"
         self.address6 = hosts[0].address6 if hosts else "::1"
         # what carries a connection whose ends both have the shim
-        self.fabric = FABRIC_BETWEEN_HOSTS[hosts.kind] if hosts else "rdma" if BRIDGE else "shm"
+        between = FABRIC_BETWEEN_HOSTS[hosts.kind] if hosts else "rdma"
+        self.fabric = between if BRIDGE else None if hosts else "shm"
         self.procs, self.closers = [], []
         self.stats = tempfile.mkdtemp(prefix="xrdma-test-", dir="/dev/shm")
         self.env = {**EAGER, "XRDMA_STATS_DIR": self.stats, "TEST_ADDRESS": self.address,
