@@ -3,6 +3,7 @@
 #include "stats.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,6 +13,7 @@
 #include "log.h"
 #include "mem.h"
 #include "segfile.h"
+#include "tune.h"
 #include "xrdma.h"
 
 #define PAGE 4096u
@@ -31,6 +33,7 @@ static XR_FORK_DATA _Atomic int stats_state;
 static size_t stats_size;     /* of the mapping */
 static uint32_t stats_max;    /* slots in it */
 static struct xr_segfile stats_file;
+static char stats_parent[XR_SEGFILE_PATH]; /* in a child without a segment: the ancestor's whose wishes are its own */
 
 /*
  * Slots. Never used ones lie from stats_bump on, returned ones form a stack; its head
@@ -114,6 +117,43 @@ static void adopt_counts(struct xr_stats_segment *seg)
 	}
 }
 
+/* What operators ask for.  relaxed: nobody else looks at `to` yet, or it is what xr-stat may write at any time */
+static void take_wishes(struct xr_stats_header *to, const struct xr_stats_header *from)
+{
+	uint32_t i, k;
+
+	xr_store_relaxed(&to->hold, xr_load_relaxed(&from->hold));
+	for (i = 0; i < XR_STATS_TUNES; i++)
+		xr_store_relaxed(&to->tune[i], xr_load_relaxed(&from->tune[i]));
+	for (i = 0; i < XR_STATS_HOLDS; i++)
+		for (k = 0; k < XR_STATS_DEVICE / 8; k++)
+			xr_store_relaxed(&to->hold_device[i][k], xr_load_relaxed(&from->hold_device[i][k]));
+	/* release: what is asked for before the number that announces it */
+	xr_store_release(&to->control, xr_load_relaxed(&from->control));
+}
+
+/*
+ * A child that had no segment could not be asked itself: what its parent was asked since the fork counts for it.
+ * Only now that its own can be found: xr-stat asks the parent first, then looks for segments that are new.
+ */
+static void ask_parent(struct xr_stats_header *h)
+{
+	struct xr_stats_header parent;
+	int fd;
+
+	if (!*stats_parent)
+		return;
+	fd = (int)xr_sys4(SYS_openat, AT_FDCWD, stats_parent, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
+	stats_parent[0] = 0;
+	/* it has ended, or is out of reach: what it was asked before the fork holds */
+	if (fd < 0)
+		return;
+	if (!xr_tune_head(fd, &parent) && xr_load_relaxed(&parent.control) != xr_load_relaxed(&stats_private.h.control) &&
+	    xr_load_relaxed(&h->control) == xr_load_relaxed(&stats_private.h.control))
+		take_wishes(h, &parent);
+	xr_sys1(SYS_close, fd);
+}
+
 int xr_stats_open(const char *dir, const char *program, uint32_t max_flows)
 {
 	struct xr_stats_segment *seg = NULL;
@@ -131,7 +171,9 @@ int xr_stats_open(const char *dir, const char *program, uint32_t max_flows)
 	xr_sys1(SYS_close, stats_file.fd);
 	if (err)
 		goto unlink;
+	take_wishes(&seg->h, &stats_private.h);
 	fill_header(&seg->h, program);
+	ask_parent(&seg->h);
 	xr_store_relaxed(&stats_bump, 0);
 	xr_store_relaxed(&stats_free, 0);
 	xr_store_relaxed(&stats_committed, PAGE);
@@ -159,7 +201,12 @@ void xr_stats_close(void)
 void xr_stats_after_fork(void)
 {
 	struct xr_stats_segment *seg = xr_stats_seg;
+	struct xr_stats_header wishes;
 
+	/* of the parent; or of an ancestor, where the parent has no segment either */
+	take_wishes(&wishes, &seg->h);
+	if (*xr_stats_path())
+		memcpy(stats_parent, stats_file.path, sizeof(stats_parent));
 	if (seg != &stats_private)
 		/*
 		 * Same addresses, private zero pages, never unmapped: slots that the child
@@ -170,6 +217,7 @@ void xr_stats_after_fork(void)
 		xr_sys6(SYS_mmap, seg, stats_size, PROT_READ | PROT_WRITE,
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 	memset(&stats_private, 0, sizeof(stats_private));
+	take_wishes(&stats_private.h, &wishes);
 	xr_stats_seg = &stats_private;
 	xr_store_relaxed(&stats_bump, 0);
 	xr_store_relaxed(&stats_free, 0);

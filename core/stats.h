@@ -243,8 +243,10 @@ void xr_stats_close(void);
  * In the child of a fork, before it counts: lets go of the parent's segment. All
  * addresses stay valid (they become private zero pages), so slots of inherited flows
  * may still be written to, in vain; they must not be freed into the new segment, so
- * forget them. xr_stats_open() makes a segment of the child's own afterwards. Not for
- * vfork children. Async-signal-safe.
+ * forget them. xr_stats_open() makes a segment of the child's own afterwards, with what
+ * operators had asked of the parent until then (hold, hold_device, tune, control); before,
+ * xr_stats_now() has what they had asked until the fork. Not for vfork children.
+ * Async-signal-safe.
  */
 void xr_stats_after_fork(void);
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -12,7 +13,12 @@
 
 /* Where a request stands, over all processes. */
 struct tally {
-	unsigned int processes, flows, waiting, refused;
+	unsigned int processes, flows, waiting, held, refused;
+	struct asked {
+		uid_t uid;
+		char file[sizeof(((struct xr_segment *)0)->file)];
+	} *asked;
+	size_t n_asked;
 };
 
 static uint64_t now_ns(void)
@@ -108,20 +114,39 @@ static const char *cause(int err)
 	       err == -EBADMSG ? "is no segment of statistics" : strerror(-err);
 }
 
-static void ask_all(const struct xr_stat_options *opt, const struct xr_stat_set *set,
-		    struct tally *t)
+static bool was_asked(const struct tally *t, const struct xr_segment *seg)
+{
+	for (size_t i = 0; i < t->n_asked; i++)
+		if (t->asked[i].uid == seg->uid && !strcmp(t->asked[i].file, seg->file))
+			return true;
+	return false;
+}
+
+/* Each process once: those that an earlier look has not met are children of the ones that were asked then.  0 or -ENOMEM. */
+static int ask_all(const struct xr_stat_options *opt, const struct xr_stat_set *set,
+		   struct tally *t)
 {
 	for (size_t i = 0; i < set->n; i++) {
 		const struct xr_segment *seg = &set->seg[i];
+		struct asked *more;
 		char path[512];
 		int r;
 
 		/* programs that have published nothing have no connections to move */
-		if (seg->life != XR_SEGMENT_LIVE || !seg->file[0])
+		if (seg->life != XR_SEGMENT_LIVE || !seg->file[0] || was_asked(t, seg))
 			continue;
+		more = realloc(t->asked, (t->n_asked + 1) * sizeof(*more));
+		if (!more)
+			return -ENOMEM;
+		t->asked = more;
+		more[t->n_asked].uid = seg->uid;
+		snprintf(more[t->n_asked++].file, sizeof(more->file), "%s", seg->file);
 		snprintf(path, sizeof(path), "%s/xrdma-%u/%s", opt->base, (unsigned int)seg->uid,
 			 seg->file);
 		r = ask(path, opt);
+		/* it has ended meanwhile */
+		if (r == -ENOENT && access(path, F_OK))
+			continue;
 		if (r) {
 			fprintf(stderr, "xr-stat: process %d: %s\n", (int)seg->pid, cause(r));
 			t->refused++;
@@ -129,14 +154,16 @@ static void ask_all(const struct xr_stat_options *opt, const struct xr_stat_set 
 		}
 		t->processes++;
 	}
+	return 0;
 }
 
 static void look(const struct xr_stat_options *opt, const struct xr_stat_set *set, struct tally *t)
 {
 	t->flows = 0;
 	t->waiting = 0;
+	t->held = 0;
 	for (size_t i = 0; i < set->n; i++)
-		for (uint32_t j = 0; j < set->seg[i].n_flows; j++) {
+		for (uint32_t j = 0; was_asked(t, &set->seg[i]) && j < set->seg[i].n_flows; j++) {
 			const struct xr_segment_flow *f = &set->seg[i].flow[j];
 
 			if ((opt->fd >= 0 && f->id.fd != opt->fd) ||
@@ -145,7 +172,19 @@ static void look(const struct xr_stat_options *opt, const struct xr_stat_set *se
 				continue;
 			t->flows++;
 			t->waiting += xr_segment_on_fabric(f);
+			t->held += f->held;
 		}
+}
+
+static void say_return(const struct tally *t)
+{
+	unsigned int n = t->flows - t->held;
+
+	printf("%u connection%s of %u process%s may leave TCP", n, n == 1 ? "" : "s", t->processes,
+	       t->processes == 1 ? "" : "es");
+	if (t->held)
+		printf(", %u %s still held by another --retreat", t->held, t->held == 1 ? "is" : "are");
+	printf("\n");
 }
 
 /* Returns the exit status. */
@@ -155,21 +194,29 @@ int xr_stat_control(const struct xr_stat_options *opt)
 	uint64_t end = now_ns() + (uint64_t)(opt->wait * 1e9);
 	struct xr_stat_set set;
 	struct tally t = { 0 };
-	int err = xr_stat_collect(opt, &set);
+	size_t before;
+	int err;
 
-	if (err)
-		goto trouble;
-	ask_all(opt, &set, &t);
-	for (;;) {
+	do {
+		before = t.n_asked;
+		err = xr_stat_collect(opt, &set);
+		if (err)
+			goto trouble;
+		err = ask_all(opt, &set, &t);
 		look(opt, &set, &t);
 		xr_stat_release(&set);
-		if (!opt->retreat || !t.waiting || now_ns() >= end)
-			break;
+		if (err)
+			goto trouble;
+	} while (t.n_asked != before);
+	while (opt->retreat && t.waiting && now_ns() < end) {
 		nanosleep(&pause, NULL);
 		err = xr_stat_collect(opt, &set);
 		if (err)
 			goto trouble;
+		look(opt, &set, &t);
+		xr_stat_release(&set);
 	}
+	free(t.asked);
 	if (!t.processes && !t.refused) {
 		fprintf(stderr, "xr-stat: no such process under xrdma in %s\n", opt->base);
 		return 1;
@@ -182,8 +229,7 @@ int xr_stat_control(const struct xr_stat_options *opt)
 	if (opt->tunes && !opt->retreat && !opt->back)
 		return t.refused ? 1 : 0;
 	if (!opt->retreat)
-		printf("%u connection%s of %u process%s may leave TCP\n", t.flows,
-		       t.flows == 1 ? "" : "s", t.processes, t.processes == 1 ? "" : "es");
+		say_return(&t);
 	else if (t.waiting)
 		printf("%u of %u connections not on TCP yet: a program computes or has bytes "
 		       "to read, or a peer does not read\n", t.waiting, t.flows);
@@ -193,6 +239,7 @@ int xr_stat_control(const struct xr_stat_options *opt)
 	return t.refused || (opt->retreat && t.waiting) ? 1 : 0;
 
 trouble:
+	free(t.asked);
 	fprintf(stderr, "xr-stat: %s: %s\n", opt->base, strerror(-err));
 	return 2;
 }

@@ -225,7 +225,8 @@ def test_a_device_is_taken_out_of_use(live):
     c3.close()
     s3.close()
     operate(live.env, "--retreat", "--pid=%d" % live.s.sh.pid)
-    assert operate(live.env, "--return", "--device=shm") == "4 connections of 2 processes may leave TCP\n"
+    assert operate(live.env, "--return", "--device=shm") == \
+        "2 connections of 2 processes may leave TCP, 2 are still held by another --retreat\n"
     assert all_on("tcp")
     operate(live.env, "--return")
     harness.until(lambda: all_on(live.env.fabric), 10, "all on the fabric")
@@ -250,6 +251,49 @@ def test_new_connections_stay_on_tcp_meanwhile(live):
     assert (flows["server"]["carrier"], flows["server"]["reason"]) == ("tcp", "operator")
     operate(live.env, "--return", "--pid=%d" % live.s.sh.pid)
     live.upgrade(c2, s2)
+
+
+@pytest.mark.parametrize("asked", ["before the fork", "after the fork"])
+@pytest.mark.parametrize("what", [[], ["--device=shm"]])
+def test_children_are_held_as_their_parent_is(live, asked, what):
+    """Servers that fork for each connection, or before: --retreat holds what is opened later, --return lets all go."""
+    child = live.server.fork() if asked == "after the fork" else None
+    retreat(live, live.s, *what)
+    child = child or live.server.fork()
+    # of the child alone, which has published nothing yet
+    c, s = live.connect(server=child)
+    for _ in range(10):
+        live.turns(20, 1000, c, s)
+
+    def mine():
+        return [(f["carrier"], f["reason"], f["held"]) for f in live.env.flows(child.pid)]
+    assert mine() == [("tcp", "operator", True)]
+    assert "may leave TCP" in operate(live.env, "--return", *what)
+    assert [f["held"] for f in live.env.flows()] == [False] * 4
+    live.upgrade(c, s)
+
+
+def test_a_child_of_a_child_takes_the_wish_over(live):
+    retreat(live, live.s)
+    middle = live.server.fork()
+    child = middle.fork()
+    ends = live.connect(server=child)
+    for _ in range(6):
+        live.turns(20, 1000, *ends)
+    assert [(f["carrier"], f["reason"]) for f in live.env.flows(child.pid)] == [("tcp", "operator")]
+    operate(live.env, "--return")
+    live.upgrade(*ends)
+
+
+def test_return_says_what_is_held_still(live):
+    """By a wish of another kind, which it does not undo."""
+    c2, s2 = live.connect()
+    live.upgrade(c2, s2)
+    retreat(live, live.s, "--fd=%d" % s2.fd)
+    assert operate(live.env, "--return", "--pid=%d" % live.s.sh.pid) == \
+        "1 connection of 1 process may leave TCP, 1 is still held by another --retreat\n"
+    assert operate(live.env, "--return", "--pid=%d" % live.s.sh.pid, "--fd=%d" % s2.fd) == \
+        "1 connection of 1 process may leave TCP\n"
 
 
 def test_a_program_that_spins_obeys(live):
