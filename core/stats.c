@@ -33,7 +33,7 @@ static XR_FORK_DATA _Atomic int stats_state;
 static size_t stats_size;     /* of the mapping */
 static uint32_t stats_max;    /* slots in it */
 static struct xr_segfile stats_file;
-static char stats_parent[XR_SEGFILE_PATH]; /* in a child without a segment: the ancestor's whose wishes are its own */
+static char stats_parent[XR_SEGFILE_PATH]; /* of a child without a segment: whose wishes are its own */
 
 /*
  * Slots. Never used ones lie from stats_bump on, returned ones form a stack; its head
@@ -117,7 +117,7 @@ static void adopt_counts(struct xr_stats_segment *seg)
 	}
 }
 
-/* What operators ask for.  relaxed: nobody else looks at `to` yet, or it is what xr-stat may write at any time */
+/* What operators ask for.  relaxed: nobody looks at `to` yet, or xr-stat may write there at any time */
 static void take_wishes(struct xr_stats_header *to, const struct xr_stats_header *from)
 {
 	uint32_t i, k;
@@ -138,6 +138,7 @@ static void take_wishes(struct xr_stats_header *to, const struct xr_stats_header
  */
 static void ask_parent(struct xr_stats_header *h)
 {
+	uint32_t seen = xr_load_relaxed(&stats_private.h.control);
 	struct xr_stats_header parent;
 	int fd;
 
@@ -148,8 +149,9 @@ static void ask_parent(struct xr_stats_header *h)
 	/* it has ended, or is out of reach: what it was asked before the fork holds */
 	if (fd < 0)
 		return;
-	if (!xr_tune_head(fd, &parent) && xr_load_relaxed(&parent.control) != xr_load_relaxed(&stats_private.h.control) &&
-	    xr_load_relaxed(&h->control) == xr_load_relaxed(&stats_private.h.control))
+	/* not where the child was asked meanwhile, which is newer */
+	if (!xr_tune_head(fd, &parent) && xr_load_relaxed(&parent.control) != seen &&
+	    xr_load_relaxed(&h->control) == seen)
 		take_wishes(h, &parent);
 	xr_sys1(SYS_close, fd);
 }

@@ -334,6 +334,8 @@ static int wait_sleep(struct ep_wait *w)
 		}
 		xr_ep_unlock(ep);
 	}
+	/* as in xr_wait_flow */
+	xr_flow_sweep_slept(then);
 	xr_store_relaxed(&ep->looked, xr_cycles());
 	if (xr_unlikely(r == -EFAULT)) {
 		w->n = 0;

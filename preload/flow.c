@@ -375,6 +375,13 @@ static void flow_reclaim(struct xr_flow *f)
 	flow_free(f);
 }
 
+/* Nothing is left to be seen, but for what the peer has yet to read. */
+static int flow_delivered(struct xr_flow *f)
+{
+	return !f->link || (f->tx_state != XR_TX_REPLAY && f->rx_state != XR_RX_SKIP &&
+			    (f->tx_state != XR_TX_RING || xr_shm_tx_all_consumed(&f->tx)));
+}
+
 void xr_flow_release(struct xr_flow *f)
 {
 	xr_fetch_sub(&f->procs, 1);
@@ -399,9 +406,7 @@ void xr_flow_closed(struct xr_flow *f)
 		xr_stats_add(XR_STAT_BYTES_TX_TCP, xr_load_relaxed(&f->tcp_tx));
 		xr_stats_add(XR_STAT_BYTES_RX_TCP, xr_load_relaxed(&f->tcp_rx));
 	}
-	/* nothing is left to be seen, but for what the peer has yet to read */
-	if (!f->link || (f->tx_state != XR_TX_REPLAY && f->rx_state != XR_RX_SKIP &&
-			 (f->tx_state != XR_TX_RING || xr_shm_tx_all_consumed(&f->tx)))) {
+	if (flow_delivered(f)) {
 		xr_stats_flow_free(f->st);
 		f->st = NULL;
 	} else {
@@ -447,6 +452,10 @@ void xr_flow_sweep_now(void)
 			f->next_free = done;
 			done = f->index;
 		} else {
+			if (f->st && flow_delivered(f)) {
+				xr_stats_flow_free(f->st);
+				f->st = NULL;
+			}
 			f->next_free = keep;
 			keep = f->index;
 			kept++;
@@ -469,6 +478,17 @@ void xr_flow_sweep_now(void)
 		s->limbo = f->index;
 	}
 	xr_slab_unlock();
+}
+
+#define SWEEP_SLEPT_NS	500000000u
+
+void xr_flow_sweep_slept(uint64_t now)
+{
+	static _Atomic uint64_t last;
+	uint64_t then = xr_load_relaxed(&last);
+
+	if (now - then >= SWEEP_SLEPT_NS && xr_cas(&last, &then, now))
+		xr_flow_sweep();
 }
 
 /* ---- look-up by what a peer says ----------------------------------------- */

@@ -574,6 +574,9 @@ static inline void xr_flow_sweep(void)
 			xr_load_relaxed(&xr_links_kept)))
 		xr_flow_sweep_now();
 }
+
+/* After a sleep that began at `now`: the same, some times a second at most. */
+void xr_flow_sweep_slept(uint64_t now);
 /* At its exit. */
 void xr_flow_kid_exit(void);
 /* exit(), _exit(), destructor: END on everything that this process alone holds. */

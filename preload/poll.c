@@ -415,6 +415,9 @@ static int poll_sleep(struct poll_run *p)
 		r = poll_expired(a) ? 0 : 1;
 undo:
 	poll_undo(p);
+	/* as in xr_wait_flow */
+	if (p->nfabric)
+		xr_flow_sweep_slept(xr_now_ns());
 	return r;
 }
 

@@ -571,6 +571,8 @@ int xr_wait_flow(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline,
 	}
 	then = xr_now_ns();
 	r = wait_sleep(f, fd, mask, deadline, mark, l);
+	/* a process that goes on with this flow may close no other, nor open one, for long */
+	xr_flow_sweep_slept(then);
 	/* a handler that ran may have slept on the same bell: look again even after SA_RESTART */
 	if (r == -EINTR && !deadline && xr_signal_mark().norestart == mark.norestart)
 		r = 0;

@@ -122,7 +122,7 @@ static bool was_asked(const struct tally *t, const struct xr_segment *seg)
 	return false;
 }
 
-/* Each process once: those that an earlier look has not met are children of the ones that were asked then.  0 or -ENOMEM. */
+/* Each process once: whom an earlier look has not met may be a child of those that were asked then.  0 or -ENOMEM. */
 static int ask_all(const struct xr_stat_options *opt, const struct xr_stat_set *set,
 		   struct tally *t)
 {

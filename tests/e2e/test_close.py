@@ -6,6 +6,7 @@ import pytest
 
 from shell import DONTWAIT, EV_ERR, EV_HUP, EV_IN, EV_OUT, EV_RDHUP, NOSIGNAL, WAITALL
 import harness
+import shell
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -319,3 +320,42 @@ def test_shut_rd_with_unread_data_at_the_peer(live):
     assert live.c.sockopt(socket.SO_ERROR) == 0
     live.c.sendall(1000)
     assert live.s.recv(2000, WAITALL).ret == 2000
+
+
+@pytest.mark.fabric
+@pytest.mark.modes("both")
+@pytest.mark.parametrize("how", ["recv", "poll", "epoll_wait"])
+def test_what_was_closed_goes_while_another_connection_is_used(live, how):
+    """Its place in the list, its link and descriptors: the process opens and closes nothing for that."""
+    me = live.server
+    ep = me.ok("epoll_create", 0)
+    assert me("epoll_ctl", ep, 1, live.s.fd, EV_IN, 7).ret == 0
+    before = len(harness.fds(me.pid))
+    others = [shell.Pair(live.env, server=me).upgrade() for _ in range(3)]
+    for p in others:
+        me("close", p.lfd)
+        p.s.sendall(1000)
+        p.s.close()
+    # one has gone without a word, one reads all and leaves, one reads all and stays
+    others[0].client.proc.kill()
+    for p in others[1:]:
+        assert p.c.drain() == (1000, None)
+    others[1].c.close()
+
+    def used():
+        if how == "recv":
+            w = live.s.recv_bg(10)
+        elif how == "poll":
+            w = me.bg("poll", -1, live.s.fd, EV_IN)
+        else:
+            w = me.bg("epoll_wait", ep, 8, -1)
+        me.asleep()
+        live.c.sendall(10)
+        w.result()
+        if how == "recv":
+            live.s.rx += 10
+        else:
+            assert live.s.recv(10).ret == 10
+        return [f["state"] for f in live.env.flows(me.pid)] == ["ESTAB"] and len(harness.fds(me.pid)) < before + 12
+    harness.until(used, 5, lambda: "only the connection that is used: %s, %d descriptors more" % (
+        live.env.flows(me.pid), len(harness.fds(me.pid)) - before), 0.1)
