@@ -488,7 +488,7 @@ void xr_flow_sweep_slept(uint64_t now)
 	uint64_t then = xr_load_relaxed(&last);
 
 	if (now - then >= SWEEP_SLEPT_NS && xr_cas(&last, &then, now))
-		xr_flow_sweep();
+		xr_flow_sweep_now();
 }
 
 /* ---- look-up by what a peer says ----------------------------------------- */
