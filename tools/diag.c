@@ -3,15 +3,19 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <linux/sock_diag.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* TCP_* states; their header and linux/tcp.h exclude each other */
@@ -56,10 +60,67 @@ static int take(const struct nlmsghdr *nlh, size_t n, struct xr_diag *out)
 	return 0;
 }
 
-int xr_diag_find(const struct xr_stats_addr *local, const struct xr_stats_addr *peer,
+static int query_socket(void)
+{
+	int fd = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+
+	return fd < 0 ? -errno : fd;
+}
+
+/* A socket belongs to the network namespace it was made in, for good. */
+static int query_socket_in(int theirs)
+{
+	int ours = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC), fd;
+
+	if (ours < 0)
+		return -errno;
+	fd = setns(theirs, CLONE_NEWNET) ? -errno : query_socket();
+	/* only the first can fail for want of a right, and then nothing has changed */
+	setns(ours, CLONE_NEWNET);
+	close(ours);
+	return fd;
+}
+
+/* Whom to ask for the sockets of a process, one for all that share its namespace.  -errno: one may not. */
+static int query(pid_t pid)
+{
+	static struct {
+		dev_t dev;
+		ino_t ino;
+		int fd;
+	} known[64];
+	static size_t n;
+	struct stat st;
+	char path[64];
+	int theirs, fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/ns/net", pid ? (int)pid : (int)getpid());
+	/* not for us to know: the namespace is taken to be our own */
+	if (stat(path, &st) && stat("/proc/self/ns/net", &st))
+		return -errno;
+	for (size_t i = 0; i < n; i++)
+		if (known[i].dev == st.st_dev && known[i].ino == st.st_ino)
+			return known[i].fd;
+	if (n == sizeof(known) / sizeof(known[0]))
+		return -EMFILE;
+	known[n].dev = st.st_dev;
+	known[n].ino = st.st_ino;
+	if (stat("/proc/self/ns/net", &st) || (st.st_ino == known[n].ino && st.st_dev == known[n].dev)) {
+		fd = query_socket();
+	} else {
+		theirs = open(path, O_RDONLY | O_CLOEXEC);
+		fd = theirs < 0 ? -errno : query_socket_in(theirs);
+		if (theirs >= 0)
+			close(theirs);
+	}
+	known[n++].fd = fd;
+	return fd;
+}
+
+int xr_diag_find(pid_t pid, const struct xr_stats_addr *local, const struct xr_stats_addr *peer,
 		 struct xr_diag *out)
 {
-	static int fd = -1;
+	int fd;
 	struct {
 		struct nlmsghdr nlh;
 		struct inet_diag_req_v2 req;
@@ -79,10 +140,9 @@ int xr_diag_find(const struct xr_stats_addr *local, const struct xr_stats_addr *
 
 	if (local->family != peer->family || !local->family)
 		return -EINVAL;
+	fd = query(pid);
 	if (fd < 0)
-		fd = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-	if (fd < 0)
-		return -errno;
+		return fd;
 	msg.req.sdiag_family = (uint8_t)local->family;
 	msg.req.id.idiag_sport = htons(local->port);
 	msg.req.id.idiag_dport = htons(peer->port);

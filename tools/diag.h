@@ -4,10 +4,11 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "core/stats.h"
 
-/* What the kernel says of one TCP connection of this network namespace. */
+/* What the kernel says of one TCP connection. */
 struct xr_diag {
 	uint32_t inode;
 	uint32_t rqueue, wqueue; /* bytes unread, bytes unacknowledged */
@@ -15,8 +16,11 @@ struct xr_diag {
 	uint64_t written, read;	 /* bytes that programs ever gave to and took from the socket */
 };
 
-/* One exact look-up by inet_diag: 0, -ENOENT no such connection, or -errno. Keeps a descriptor open. */
-int xr_diag_find(const struct xr_stats_addr *local, const struct xr_stats_addr *peer,
+/*
+ * One exact look-up by inet_diag: 0, -ENOENT no such connection, or -errno. In the network namespace of process pid,
+ * 0: our own; another one takes CAP_SYS_ADMIN. Keeps a descriptor open for each.
+ */
+int xr_diag_find(pid_t pid, const struct xr_stats_addr *local, const struct xr_stats_addr *peer,
 		 struct xr_diag *out);
 
 #endif /* XR_DIAG_H */

@@ -107,7 +107,7 @@ int xr_probe_inet_diag(void)
 	} else {
 		xr_stats_addr_set(&from, (struct sockaddr *)&local);
 		xr_stats_addr_set(&to, (struct sockaddr *)&peer);
-		err = xr_diag_find(&from, &to, &diag);
+		err = xr_diag_find(0, &from, &to, &diag);
 		if (!err && diag.inode != (uint32_t)st.st_ino)
 			err = -ENOENT;
 	}

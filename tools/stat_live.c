@@ -27,7 +27,7 @@ static void ask_kernel(struct xr_segment *seg, struct xr_segment_flow *f)
 
 	/* only if it is still the same socket */
 	if (!f->id.inode || f->id.state == XR_STATE_LISTEN ||
-	    xr_diag_find(&f->id.local, &f->id.peer, &d) || d.inode != (uint32_t)f->id.inode)
+	    xr_diag_find(seg->pid, &f->id.local, &f->id.peer, &d) || d.inode != (uint32_t)f->id.inode)
 		return;
 	if (!xr_segment_on_fabric(f)) {
 		f->rx.queue = d.rqueue;

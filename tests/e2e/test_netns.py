@@ -35,6 +35,10 @@ def test_namespaces_stay_on_tcp(apart, family):
     assert len(got) == 2
     for f in got.values():
         assert (f["carrier"], f["reason"]) in (("tcp", "not-local"), ("tcp", "no-key")), f
+    # of both, wherever xr-stat runs
+    for name, end in ("server", p.s), ("client", p.c):
+        f = got[name]
+        assert (f["tx"]["bytes"]["tcp"], f["rx"]["bytes"]["tcp"]) == (end.tx, end.rx), f
 
 
 def test_one_namespace_is_one_host(apart):
