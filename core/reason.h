@@ -41,7 +41,8 @@
 	X(RENDEZVOUS_FAILED, 29, "rendezvous-failed", "The rendezvous point could not be opened or called.") \
 	X(LIMIT_FDS, 30, "limit-fds", "Too few descriptors are allowed, or left for xrdma.")      \
 	X(LIMIT_FLOWS, 31, "limit-flows", "The process already has max_flows connections.")        \
-	X(LIMIT_MEMORY, 32, "limit-memory", "The shared-memory budget max_memory is used up.")     \
+	X(LIMIT_MEMORY, 32, "limit-memory",                                                        \
+	  "The budget max_memory is used up, or a limit (RLIMIT_FSIZE, RLIMIT_AS) leaves no room.") \
 	X(NO_SHM, 33, "no-shm", "Shared memory could not be created.")                             \
 	X(MEMLOCK, 34, "memlock", "Memory could not be locked (RLIMIT_MEMLOCK).")                  \
 	X(MAP_FAILED, 35, "map-failed", "The shared segment could not be mapped.")                 \
@@ -51,7 +52,7 @@
 	X(RETREAT_CALL, 39, "retreat-unsupported-call", "The program made a call that only the kernel can carry.") \
 	X(SECCOMP, 40, "seccomp", "The process put itself under a seccomp filter or a sandbox.")   \
 	X(SOFTWARE_DEVICE, 41, "software-device", "The RDMA device is emulated in software and slower than TCP.") \
-	X(NO_KEY, 42, "no-key", "No cluster key is configured for RDMA between hosts.")            \
+	X(NO_KEY, 42, "no-key", "There is no key for RDMA between hosts, or none that may be used.")            \
 	X(NO_VERBS, 43, "no-verbs", "The RDMA libraries or a usable device are missing.")          \
 	X(TIMEOUT, 44, "timeout", "The other end did not answer within rendezvous_timeout.")       \
 	X(INTERNAL, 45, "internal", "An internal check failed; the log has the line.")             \

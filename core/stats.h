@@ -43,13 +43,13 @@
  * messages that were sent.
  */
 #define XR_STATS_TABLE(X)                                                                          \
-	X(FLOWS_OPENED, "flows_opened", "TCP connections seen")                                    \
-	X(FLOWS_CLOSED, "flows_closed", "TCP connections closed")                                  \
+	X(FLOWS_OPENED, "flows_opened", "TCP sockets made or accepted, also those that listen or never connect") \
+	X(FLOWS_CLOSED, "flows_closed", "TCP sockets of those that were opened and are closed")    \
 	X(FLOWS_UPGRADED, "flows_upgraded", "connections moved to a fabric")                       \
 	X(FLOWS_SHM, "flows_now_shm", "connections on shared memory now")                          \
 	X(FLOWS_RDMA, "flows_now_rdma", "connections on RDMA now")                                 \
-	X(UPGRADE_ATTEMPTS, "upgrade_attempts", "upgrades tried")                                  \
-	X(UPGRADE_FAILED, "upgrade_failed", "upgrades that ended on TCP")                          \
+	X(UPGRADE_ATTEMPTS, "upgrade_attempts", "attempts to upgrade a connection")               \
+	X(UPGRADE_FAILED, "upgrade_failed", "attempts to upgrade a connection that ended on TCP")  \
 	X(HANDSHAKE_REFUSED, "handshake_refused", "calls to a rendezvous point that were refused") \
 	X(RETREATS, "retreats", "connections moved back to TCP")                                   \
 	X(BYTES_TX_TCP, "bytes_tx_tcp", "bytes sent over TCP, not by unlisted connections")        \

@@ -112,6 +112,7 @@ static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *att
 		if (!r) {
 			/* the link's reference goes over to the flow */
 			u->link = NULL;
+			u->counted = 0;
 			xr_up_free(u);
 		} else if (r != -EAGAIN) {
 			*retreat = xr_up_switch_reason(r);

@@ -65,6 +65,7 @@ struct xr_upgrade {
 	uint32_t ios;			/* I/O calls since it began */
 	uint32_t refused;
 	uint32_t far;			/* the peer is on another host */
+	uint32_t counted;		/* as an attempt, of which nothing has come so far */
 	enum xr_reason why;		/* it failed for this, and may be tried again after */
 	uint32_t again_ms;
 	uint32_t turns;			/* the flow's when it began */

@@ -82,6 +82,8 @@ void xr_up_free(struct xr_upgrade *u)
 	struct xr_flow *f = u->f;
 
 	xr_fetch_and(&f->path, ~XR_PATH_MOVE);
+	if (u->counted)
+		xr_stats_add(XR_STAT_UPGRADE_FAILED, 1);
 	if (u->far)
 		xr_up_far_drop(u);
 	if (u->past.link && (u->lfd >= 0 || u->state == XR_UP_OFFERED))
@@ -155,7 +157,6 @@ static void up_far_failed(struct xr_upgrade *u)
 	enum xr_reason why = u->why;
 	uint32_t ms = u->again_ms;
 
-	xr_stats_add(XR_STAT_UPGRADE_FAILED, 1);
 	xr_up_drop(u);
 	if (!ms || ++f->up_tries >= UP_LOOKS) {
 		xr_up_give_up(f, why);
@@ -195,7 +196,6 @@ void xr_up_fail(struct xr_upgrade *u, enum xr_reason why)
 {
 	struct xr_flow *f = u->f;
 
-	xr_stats_add(XR_STAT_UPGRADE_FAILED, 1);
 	xr_up_drop(u);
 	if (why == XR_REASON_LIMIT_FDS)
 		up_scarce();

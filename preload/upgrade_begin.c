@@ -39,8 +39,11 @@ static int up_enter(struct xr_upgrade *u, const struct xr_tuple *t)
 	return r;
 }
 
-static void up_count_attempt(struct xr_flow *f)
+static void up_count_attempt(struct xr_upgrade *u)
 {
+	struct xr_flow *f = u->f;
+
+	u->counted = 1;
 	xr_stats_add(XR_STAT_UPGRADE_ATTEMPTS, 1);
 	if (f->st) {
 		xr_stats_inc(&f->st->ctl.attempts, 1);
@@ -69,7 +72,7 @@ static int up_begin_offer(struct xr_flow *f, const struct xr_tuple *t)
 		/* release: the caller finds the offer */
 		if (u->past.link)
 			xr_fetch_or(&u->past.own->state, XR_DIR_NAMED);
-		up_count_attempt(f);
+		up_count_attempt(u);
 		return 0;
 	}
 	xr_up_drop(u);
@@ -101,7 +104,7 @@ static int up_begin_offered(struct xr_flow *f, int fd, const struct xr_tuple *t)
 	if (!r)
 		r = xr_up_call_link(u, fd);
 	if (!r) {
-		up_count_attempt(f);
+		up_count_attempt(u);
 		return 0;
 	}
 	if (r == -EAGAIN)
@@ -211,7 +214,7 @@ static void up_begin_name(struct xr_flow *f, int fd, const struct xr_tuple *t, u
 	}
 	r = up_enter(u, t);
 	u->far = far;
-	up_count_attempt(f);
+	up_count_attempt(u);
 	if (!r && far)
 		up_begin_far(u);
 	else if (r)

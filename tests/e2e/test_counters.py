@@ -27,6 +27,22 @@ def check(pair, c=None, s=None):
 
 
 @pytest.mark.modes("client", "server", "both")
+def test_attempts_that_come_to_nothing_are_counted(env):
+    """Each attempt has moved the connection, or failed, once the connection is closed."""
+    p = shell.Pair(env)
+    for _ in range(20):
+        p.turns(20, 1000)
+    pids = {role: f["pid"] for role, f in p.carriers().items()}
+    p.c.close()
+    p.s.close()
+    for role, pid in pids.items():
+        t, _ = env.counters(pid)
+        assert t["upgrade_attempts"] > 0, role
+        assert t["upgrade_failed"] == t["upgrade_attempts"] - t["flows_upgraded"], (role, t)
+        assert t["flows_upgraded"] == (env.mode == "both"), (role, t)
+
+
+@pytest.mark.modes("client", "server", "both")
 def test_bytes_add_up(env):
     """From the first byte on, on whatever carrier, and also on TCP for good."""
     p = shell.Pair(env)
