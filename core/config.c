@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "config_priv.h"
+#include "shm_ring.h"
 
 const struct xr_config_key xr_config_keys[XR_KEY_COUNT] = {
 #define ROW(section, key, KEY, type, def, min, max, names, metavar, help, man)                     \

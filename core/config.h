@@ -159,7 +159,8 @@ void xr_config_environment(struct xr_config *cfg, char *const *envp, xr_config_w
  * one short-lived mapping. A missing default file is no error; a missing or
  * unreadable XRDMA_CONF is a warning. In a set-user-ID process (AT_SECURE) the
  * environment is ignored. warn == NULL logs through log.h, after xr_log_init() with
- * the log_level and log_file just read, all of them and once: not where XR_CONFIG_TOLD
+ * the log_level and log_file just read, arg being NULL or what xr_config_place() takes, all of them
+ * and once: not where XR_CONFIG_TOLD
  * in envp, or the environment of the parent process, says that they have been told
  * already. A log_file that cannot be written is a mistake; lines go to stderr then.
  * Returns the number of warnings; cfg is always usable afterwards.
@@ -167,6 +168,12 @@ void xr_config_environment(struct xr_config *cfg, char *const *envp, xr_config_w
 #define XR_CONFIG_TOLD "XRDMA_TOLD" /* set by xrdma-run: the digest in hexadecimal */
 int xr_config_load(struct xr_config *cfg, const char *path, char *const *envp,
 		   xr_config_warn_fn warn, void *arg);
+
+/*
+ * Where a mistake is, as the user knows the place: a variable that an option has set goes by the name
+ * of the option. option has a name or NULL for each setting; NULL: there are no options.
+ */
+const char *xr_config_place(const char *const *option, const char *where);
 
 /* The file that xr_config_load() reads. */
 const char *xr_config_path(const char *path, char *const *envp);

@@ -212,7 +212,7 @@ static void text_line(struct parser *p, char *line)
 			return;
 		}
 	if (id >= 0 && strcmp(xr_config_keys[id].section, p->section))
-		xr_config_warn(&p->w, "%s belongs in [%s], not [%s]", xr_config_keys[id].name,
+		xr_config_warn(&p->w, "%s belongs in [%s], not [%s]; taken all the same", xr_config_keys[id].name,
 		     xr_config_keys[id].section, p->section);
 	xr_config_set(cfg, line, value, XR_ORIGIN_FILE, p->w.where, p->w.line, p->w.fn, p->w.arg);
 }

@@ -97,11 +97,19 @@ void xr_config_environment(struct xr_config *cfg, char *const *envp, xr_config_w
 	}
 }
 
-const char *xr_config_path(const char *path, char *const *envp)
+/* The file that was asked for; an empty name asks for none. */
+static const char *env_path(char *const *envp)
 {
 	const char *env = env_get(envp, "XRDMA_CONF");
 
-	if (env && *env)
+	return env && *env ? env : NULL;
+}
+
+const char *xr_config_path(const char *path, char *const *envp)
+{
+	const char *env = env_path(envp);
+
+	if (env)
 		return env;
 	return path ? path : XR_SYSCONFDIR "/xrdma/xrdma.conf";
 }
@@ -150,10 +158,17 @@ close:
 	return n;
 }
 
+const char *xr_config_place(const char *const *option, const char *where)
+{
+	int id = option ? env_find(where) : -ENOENT;
+
+	return id >= 0 && option[id] ? option[id] : where;
+}
+
 /* Each of them: a mistake that is not told of is not found. */
 static void log_warning(void *arg, const char *where, unsigned int line, const char *msg)
 {
-	(void)arg;
+	where = xr_config_place(arg, where);
 	if (xr_log_threshold < XR_LOG_WARN)
 		return;
 	if (line)
@@ -276,7 +291,7 @@ static void apply(struct xr_config *cfg, const char *path, const char *text, lon
 	xr_config_defaults(cfg);
 	if (len >= 0)
 		xr_config_parse(cfg, text, (size_t)len, path, fn, arg);
-	else if (len != -ENOENT || env_get(envp, "XRDMA_CONF"))
+	else if (len != -ENOENT || env_path(envp))
 		xr_config_warn(&w, "not read: %s", error_text(len));
 	xr_config_environment(cfg, envp, fn, arg);
 	check_log_file(cfg, path, fn, arg);

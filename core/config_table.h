@@ -51,11 +51,12 @@
 	X(limits, max_memory, MAX_MEMORY, SIZE, "1G", 0, 1ull << 46, NULL, "SIZE",                 \
 	  "shared memory that one process may use",                                                \
 	  "The budget of all segments that this process creates. When it is used up, further "     \
-	  "connections stay on TCP with the reason limit-memory.")                                 \
+	  "connections stay on TCP with the reason limit-memory. So do all where the limits of "   \
+	  "file size (RLIMIT_FSIZE) or address space (RLIMIT_AS) leave no room for a segment.")    \
 	X(limits, flow_window, FLOW_WINDOW, SIZE, "4M", 65536, 1ull << 30, NULL, "SIZE",           \
 	  "bytes in flight per direction of a connection",                                         \
 	  "The most that a sender may have sent and the receiving program not yet read.")          \
-	X(limits, ring_slots, RING_SLOTS, INT, "64", 8, 4096, NULL, "N",                           \
+	X(limits, ring_slots, RING_SLOTS, INT, "64", XR_RING_MIN, XR_RING_MAX, NULL, "N",         \
 	  "message slots per direction of a connection",                                           \
 	  "Rounded up to a power of two. Each slot takes 128 bytes.")                              \
 	X(limits, rendezvous_timeout, RENDEZVOUS_TIMEOUT, TIME, "1s", 1000000, 60000000000ull,     \

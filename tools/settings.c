@@ -36,6 +36,7 @@ int xr_settings_option(struct xr_settings *s, enum xr_config_key_id id, const ch
 	if (xr_config_set(&scratch, xr_config_keys[id].name, value, XR_ORIGIN_OPTION, name, 0,
 			  option_warning, NULL))
 		return -EINVAL;
+	s->name[id] = strdup(name);
 	s->option[id] = value;
 	return 0;
 }
@@ -90,7 +91,7 @@ int xr_settings_tell(const struct xr_settings *s)
 	/* told by another or not: whoever says xrdma-run wants to hear of it */
 	if (xr_settings_export(s) || setenv(XR_CONFIG_TOLD, "", 1))
 		return -ENOMEM;
-	if (!xr_config_load(&cfg, NULL, environ, NULL, NULL))
+	if (!xr_config_load(&cfg, NULL, environ, NULL, (void *)s->name))
 		return unsetenv(XR_CONFIG_TOLD) ? -ENOMEM : 0;
 	snprintf(digest, sizeof(digest), "%016" PRIx64, cfg.digest);
 	return setenv(XR_CONFIG_TOLD, digest, 1) ? -ENOMEM : 0;
@@ -98,7 +99,7 @@ int xr_settings_tell(const struct xr_settings *s)
 
 static void file_warning(void *arg, const char *where, unsigned int line, const char *msg)
 {
-	(void)arg;
+	where = xr_config_place(arg, where);
 	if (line)
 		fprintf(stderr, "xrdma-run: %s:%u: %s\n", where, line, msg);
 	else
@@ -111,7 +112,7 @@ void xr_settings_load(const struct xr_settings *s, struct xr_config *cfg)
 		fprintf(stderr, "xrdma-run: %s\n", strerror(ENOMEM));
 		exit(125);
 	}
-	xr_config_load(cfg, NULL, environ, file_warning, NULL);
+	xr_config_load(cfg, NULL, environ, file_warning, (void *)s->name);
 	for (int i = 0; i < XR_KEY_COUNT; i++)
 		if (s->option[i] && cfg->origin[i] == XR_ORIGIN_ENV)
 			cfg->origin[i] = XR_ORIGIN_OPTION;

@@ -8,6 +8,7 @@
 struct xr_settings {
 	const char *file;		 /* --config, absolute; NULL: as usual */
 	const char *option[XR_KEY_COUNT]; /* value of the option, NULL: not given */
+	const char *name[XR_KEY_COUNT];	  /* of those that are given, with its dashes */
 };
 
 /* "max-flows" for max_flows. */

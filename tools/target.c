@@ -125,7 +125,7 @@ static const char *privilege_obstacle(int fd, const struct stat *st)
 	if ((st->st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP) && st->st_gid != getgid())
 		return "set-group-ID: the loader ignores LD_PRELOAD for it";
 	if (getuid() && fgetxattr(fd, "security.capability", NULL, 0) > 0)
-		return "has file capabilities: the loader ignores LD_PRELOAD for it";
+		return "privileged by file capabilities: the loader ignores LD_PRELOAD for it";
 	return NULL;
 }
 

@@ -56,6 +56,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		run.endpoint = arg;
 		return 0;
 	case OPT_CONFIG:
+		if (!*arg) {
+			fputs("xrdma-run: --config: no file is named\n", stderr);
+			exit(XR_EXIT_SELF);
+		}
 		if (xr_settings_file_option(&run.settings, arg)) {
 			fprintf(stderr, "xrdma-run: %s: %s\n", arg, strerror(errno));
 			exit(XR_EXIT_SELF);

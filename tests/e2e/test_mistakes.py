@@ -60,9 +60,12 @@ def test_all_mistakes_go_to_the_log(run, tmp_path):
 @pytest.mark.parametrize("where, why", [("/nonexistent/dir/log", "does not exist"), ("/proc", "is a directory"),
                                         ("/dev/null/x", "a part of the path is no directory")])
 def test_a_log_file_that_cannot_be_written_is_told(run, where, why):
-    line = "XRDMA_LOG_FILE: log_file: '%s' cannot be written: %s; lines go to standard error\n" % (where, why)
+    line = "log_file: '%s' cannot be written: %s; lines go to standard error\n" % (where, why)
+    # by the name that it was given by, and the program does not repeat it
     p = run("--log-file=%s" % where, "sh", "-c", "/bin/true; echo ran")
-    assert (p.returncode, p.stdout, p.stderr) == (0, "ran\n", "xrdma: " + line)
+    assert (p.returncode, p.stdout, p.stderr) == (0, "ran\n", "xrdma: --log-file: " + line)
+    assert run("--log-file=%s" % where, "--show-config").stderr == "xrdma-run: --log-file: " + line
+    assert run("true", XRDMA_LOG_FILE=where).stderr == "xrdma: XRDMA_LOG_FILE: " + line
     # and they do
     run.conf.write_text("log_file = %s\nnonsense1 = 2\n" % where)
     p = run("true")

@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 
 import pytest
@@ -29,8 +30,9 @@ def run(tmp_path):
     tool = find("xrdma-run", "tools/xrdma-run")
 
     def go(*args, **env):
+        env = clean_env(tmp_path, **{"XRDMA_CONF": str(conf), **env})
         return subprocess.run([tool, *map(str, args)], text=True, capture_output=True, timeout=30,
-                              check=False, env=clean_env(tmp_path, **{"XRDMA_CONF": str(conf), **env}))
+                              check=False, env={k: v for k, v in env.items() if v is not None})
     go.conf = conf
     return go
 
@@ -202,6 +204,16 @@ def test_programs_that_gain_privileges_are_refused(run, tmp_path):
     os.chown(copy, 0, 65534)
     copy.chmod(0o2755)
     refused(run, copy, "set-group-ID")
+    # the capability of binding low ports, as setcap(8) writes it; root has it anyway
+    os.chown(copy, 0, 0)
+    copy.chmod(0o755)
+    os.setxattr(copy, "security.capability", struct.pack("<5I", 0x02000001, 1 << 10, 0, 0, 0))
+    for d in (tmp_path, *list(tmp_path.parents)[:2]):
+        d.chmod(0o755)
+    p = subprocess.run([find("xrdma-run", "tools/xrdma-run"), copy], text=True, capture_output=True, user=65534,
+                       env=clean_env(tmp_path, XRDMA_STATS="no"), check=False)
+    assert p.returncode == 126 and "setuid' is privileged by file capabilities: " in one_line(p)
+    os.removexattr(copy, "security.capability")
     # what the kernel would not honour is no obstacle: root's own set-user-ID program, for root
     os.chown(copy, 0, 0)
     copy.chmod(0o4755)
@@ -282,6 +294,12 @@ def test_a_configuration_that_cannot_be_read_is_told(run, tmp_path):
     assert p.stdout == "ran\n"
     assert p.stderr == "xrdma: %s: not read: does not exist\n" % (tmp_path / "none")
     assert "is not a regular file" in run("--config=%s" % tmp_path, "true").stderr
+
+
+def test_a_configuration_without_a_name(run):
+    assert run("true", XRDMA_CONF="").stderr == run("true", XRDMA_CONF=None).stderr
+    p = run("--config=", "true")
+    assert (p.returncode, p.stderr) == (125, "xrdma-run: --config: no file is named\n")
 
 
 # ---- --check -------------------------------------------------------------------------------------

@@ -173,8 +173,8 @@ static void mistakes_are_told_with_a_suggestion(void **state)
 static void numbers_out_of_range_change_nothing(void **state)
 {
 	(void)state;
-	mistake("[limits]\nring_slots = 7\n",
-		"t.conf:2: ring_slots: '7' is out of range (8 to 4096)\n");
+	mistake("[limits]\nring_slots = 15\n",
+		"t.conf:2: ring_slots: '15' is out of range (16 to 4096)\n");
 	mistake("[limits]\nmax_memory = 18446744073709551616\n",
 		"t.conf:2: max_memory: '18446744073709551616' is out of range (0 to 64T)\n");
 	mistake("[limits]\nmax_memory = 999999999999T\n",
@@ -197,7 +197,7 @@ static void a_key_in_the_wrong_section_counts_and_is_told(void **state)
 {
 	(void)state;
 	parse("[global]\nspin = 1us\n");
-	assert_string_equal(warned, "t.conf:2: spin belongs in [thresholds], not [global]\n");
+	assert_string_equal(warned, "t.conf:2: spin belongs in [thresholds], not [global]; taken all the same\n");
 	assert_int_equal(cfg.spin, 1000);
 }
 
