@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include "autoconf.h"
 #include "key.h"
+#include "log.h"
 #include "mem.h"
 
 #define KEY_HEAD "xrdma-key-1 "
@@ -112,6 +113,19 @@ int xr_key_load(const char *path, uint8_t key[XR_KEY_LEN])
 		n = xr_key_parse(text, (size_t)n, key);
 	explicit_bzero(text, sizeof(text));
 	return (int)n;
+}
+
+const char *xr_key_error_text(int err)
+{
+	switch (err) {
+	case -EPERM:
+		return "others than its owner and group may use it, the group may write it, or it belongs to "
+		       "somebody else";
+	case -EINVAL:
+		return "is not a key";
+	default:
+		return xr_error_text(err);
+	}
 }
 
 int xr_key_make(const char *path)

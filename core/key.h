@@ -34,6 +34,9 @@ const char *xr_key_path(const struct xr_config *cfg);
  */
 int xr_key_load(const char *path, uint8_t key[XR_KEY_LEN]);
 
+/* What is wrong with the file, for an error of xr_key_load(). */
+const char *xr_key_error_text(int err);
+
 /* Makes a key in a file that does not exist yet, for its owner alone.  -EEXIST, ... */
 int xr_key_make(const char *path);
 

@@ -91,7 +91,7 @@ int xr_random(void *p, size_t len);
  * Returns the new number (the old one is closed) or -errno with the old one still open.
  */
 int xr_fd_high(int fd);
-#define XR_FD_SCARCE	128u	/* a program with a limit below this needs all of them: -EMFILE */
+#define XR_FD_SCARCE	128u	/* a program that can have fewer needs all of them: -EMFILE */
 
 /*
  * A new descriptor of the program's with at least this number says that it may soon need

@@ -60,8 +60,9 @@ static void check_config(const struct xr_settings *settings)
 		xr_check_report(errno == ENOENT ? XR_OK : XR_NOTE, "configuration", "%s: %s; defaults", file,
 				errno == ENOENT ? "does not exist" : strerror(errno));
 	else
-		xr_check_report(cfg->warnings ? XR_NOTE : XR_OK, "configuration", "%s: %u rules, %u warnings", file,
-		       cfg->n_rules, cfg->warnings);
+		xr_check_report(cfg->warnings ? XR_NOTE : XR_OK, "configuration", "%s: %u rule%s, %u warning%s", file,
+				cfg->n_rules, cfg->n_rules == 1 ? "" : "s", cfg->warnings,
+				cfg->warnings == 1 ? "" : "s");
 	if (!xr_config_off(cfg))
 		return;
 	for (int i = 0; i < 4; i++) {
@@ -119,11 +120,12 @@ static void check_limits(void)
 	char value[32];
 
 	if (!getrlimit(RLIMIT_NOFILE, &rl)) {
-		bool scarce = rl.rlim_cur < XR_FD_SCARCE;
+		bool scarce = xr_probe_fds_scarce(rl.rlim_cur, rl.rlim_max);
 
 		xr_check_report(scarce ? XR_BAD : XR_OK, "open files",
 				"limit %llu%s; a few descriptors per peer process, none per connection",
-				(unsigned long long)rl.rlim_cur, scarce ? ", 128 are needed" : "");
+				(unsigned long long)rl.rlim_cur,
+				scarce ? ", 128 are needed, or a hard limit that is higher" : "");
 		if (scarce)
 			xr_check_blocked(XR_REASON_LIMIT_FDS);
 	}
@@ -148,10 +150,7 @@ static int check_program(char *const *argv, char path[PATH_MAX])
 	err = xr_target_find(argv[0], path);
 	why = err ? strerror(-err) : xr_target_obstacle(path, buf, sizeof(buf));
 	xr_check_report(why ? XR_BAD : XR_OK, "program", "%s%s%s", err ? argv[0] : path,
-			!why				? " can be preloaded"
-			: err				? ": "
-			: !strncmp(why, "has ", 4) ? " "
-							: " is ",
+			!why ? " can be preloaded" : err ? ": " : " is ",
 			why ? why : "");
 	if (err)
 		*path = '\0';
@@ -172,7 +171,7 @@ static void check_memory(void)
 	err = xr_probe_memory(most, cfg->max_flows, (uint32_t)cfg->ring_slots);
 	if (err && err != -EMFILE && err != -ENFILE)
 		err = xr_probe_memory(least, cfg->max_flows, (uint32_t)cfg->ring_slots);
-	check_one("shared memory", "memfd with seals", err,
+	check_one("shared memory", err == -EFBIG ? "memfd with seals, below RLIMIT_FSIZE" : "memfd with seals", err,
 		  err == -EMFILE || err == -ENFILE			 ? XR_REASON_LIMIT_FDS
 		  : err == -ENOMEM || err == -EFBIG || err == -ENOSPC ? XR_REASON_LIMIT_MEMORY
 								       : XR_REASON_NO_SHM);
@@ -194,6 +193,9 @@ static int verdict(const char *endpoint, const char *program, int found, struct 
 	else if (check_reason)
 		printf("Connections %s%s would stay on TCP: %s (%s)\n", to, where,
 		       xr_reason_name(check_reason), xr_reason_text(check_reason));
+	else if (peer.far)
+		printf("Connections to %s would be tried over RDMA once they pay; xr-ping(1) tells what comes "
+		       "of it.\n", endpoint);
 	else if (peer.unknown)
 		printf("Connections to %s would move to shared memory once they pay, if the server runs "
 		       "under xrdma.\n", endpoint);
@@ -209,7 +211,7 @@ int xr_check(const struct xr_settings *settings, const char *preload, const char
 	     char **argv)
 {
 	static struct xr_config cfg;
-	struct xr_check_peer peer = {false, false};
+	struct xr_check_peer peer = {false, false, false};
 	struct addrinfo *ai = NULL;
 	char program[PATH_MAX];
 	int found;

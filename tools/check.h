@@ -37,6 +37,7 @@ int xr_check_resolve(const char *endpoint, struct addrinfo **ai);
 struct xr_check_peer {
 	bool refused; /* nobody listens there */
 	bool unknown; /* who listens cannot be found out */
+	bool far;     /* it is on another host, and RDMA would be tried */
 };
 
 /* The far end of a connection by program (its path; "": unknown): who it is, and what it would do. */

@@ -3,13 +3,16 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "check.h"
+#include "core/key.h"
 #include "core/mem.h"
+#include "core/reach.h"
 #include "probe.h"
 #include "segment.h"
 
@@ -112,21 +115,21 @@ static bool peer_segment(const struct xr_listener *who, const char *stats_dir, s
 	return found;
 }
 
-/* The soft limit of another process. */
+/* The limits of another process. */
 static bool peer_is_short_of_fds(pid_t pid)
 {
-	unsigned long limit = XR_FD_SCARCE;
+	uint64_t soft = XR_FD_SCARCE, hard = soft;
 	char path[40], line[256];
 	FILE *f;
 
 	snprintf(path, sizeof(path), "/proc/%d/limits", (int)pid);
 	f = fopen(path, "re");
 	while (f && fgets(line, sizeof(line), f))
-		if (sscanf(line, "Max open files %lu", &limit) == 1)
+		if (sscanf(line, "Max open files %" SCNu64 " %" SCNu64, &soft, &hard) == 2)
 			break;
 	if (f)
 		fclose(f);
-	return limit < XR_FD_SCARCE;
+	return xr_probe_fds_scarce(soft, hard);
 }
 
 /* A server under xrdma: does it keep its connections, or this one, to TCP? */
@@ -159,10 +162,30 @@ static void check_server(const struct xr_listener *who, const struct sockaddr *s
 		xr_segment_free(&seg);
 }
 
+/* Another host: may a connection to it be tried over RDMA? */
+static bool check_far(const struct xr_config *cfg, const char *host)
+{
+	const char *path = xr_key_path(cfg);
+	uint8_t key[XR_KEY_LEN];
+	int err = xr_key_load(path, key);
+	enum xr_reason why = xr_reach_off(cfg, err);
+
+	explicit_bzero(key, sizeof(key));
+	if (why == XR_REASON_NO_KEY)
+		xr_check_report(XR_BAD, "key", "%s: %s", path, xr_key_error_text(err));
+	xr_check_report(why ? XR_BAD : XR_OK, "path", "%s is another host: %s", host,
+			why == XR_REASON_NOT_LOCAL ? "the settings do not allow RDMA" :
+			why == XR_REASON_NO_VERBS ? "the kernel here has no RDMA, or none for this user" :
+			why ? "nothing proves its programs" : "RDMA");
+	if (why)
+		xr_check_blocked(why);
+	return !why;
+}
+
 struct xr_check_peer xr_check_peer(const struct xr_config *cfg, const struct addrinfo *ai,
 				   const char *program)
 {
-	struct xr_check_peer peer = {false, false};
+	struct xr_check_peer peer = {false, false, false};
 	char host[NI_MAXHOST], port[NI_MAXSERV], exe[PATH_MAX];
 	struct xr_listener who;
 
@@ -171,9 +194,7 @@ struct xr_check_peer xr_check_peer(const struct xr_config *cfg, const struct add
 	check_rule(cfg, *program ? realpath(program, exe) : NULL, *program ? program : NULL,
 		   XR_ROLE_CLIENT, ai->ai_addr, NULL, XR_REASON_RULE);
 	if (!xr_probe_is_local(ai->ai_addr, ai->ai_addrlen)) {
-		xr_check_report(XR_BAD, "path", "%s is another host, and no RDMA fabric is available",
-				host);
-		xr_check_blocked(XR_REASON_NOT_LOCAL);
+		peer.far = check_far(cfg, host);
 		return peer;
 	}
 	xr_check_report(XR_OK, "path", "%s is this host: shared memory", host);

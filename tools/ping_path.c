@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "core/key.h"
 #include "core/mem.h"
+#include "core/reach.h"
 #include "ping.h"
 
 static void name_of(const union xr_sockaddr *sa, char *buf, size_t size)
@@ -73,13 +74,10 @@ enum xr_reason ping_policy(const struct ping_options *opt, char fabric, const st
 
 	if (why != XR_REASON_NONE || fabric == 's')
 		return why;
-	if (!cfg->rdma || cfg->fabric == XR_FABRIC_SHM)
-		return XR_REASON_NOT_LOCAL;
-	if (cfg->rdma_trust == XR_TRUST_KEY && opt->key_error)
-		return XR_REASON_NO_KEY;
-	if (caps && caps->software && !cfg->rdma_software)
+	why = xr_reach_off(cfg, opt->key_error);
+	if (why == XR_REASON_NONE && caps && caps->software && !cfg->rdma_software)
 		return XR_REASON_SOFTWARE_DEVICE;
-	return XR_REASON_NONE;
+	return why;
 }
 
 int ping_meet(const struct ping_options *opt, char fabric, const struct meet_ops *ops, void *arg, struct meet **m)

@@ -22,10 +22,13 @@ static const char *gid_text(const uint8_t gid[16], char *buf, socklen_t size)
 	return inet_ntop(AF_INET6, gid, buf, size);
 }
 
-/* What decides, of all that was found out; NONE: it would be upgraded. */
+/*
+ * What decides, of all that was found out; NONE: it would be upgraded. A program goes by its settings before it tries
+ * anything; which device there is it knows when it has tried.
+ */
 static enum xr_reason verdict(const struct ping_path *p)
 {
-	if (p->why != XR_REASON_NONE)
+	if (p->why != XR_REASON_NONE && (p->here == XR_REASON_NONE || p->here == XR_REASON_SOFTWARE_DEVICE))
 		return p->why;
 	return p->here != XR_REASON_NONE ? p->here : p->there;
 }
@@ -38,7 +41,7 @@ static void show_verdict(const struct ping_path *p)
 		printf("upgrade  yes, to %s\n", fabric_name(p));
 	else
 		printf("upgrade  no: %s (%s). %s\n", xr_reason_name(why),
-		       p->why != XR_REASON_NONE ? "tried" : p->here != XR_REASON_NONE ? "settings of this end" :
+		       why == p->why ? "tried" : why == p->here ? "settings of this end" :
 		       "settings of the other end", xr_reason_text(why));
 }
 
@@ -54,7 +57,8 @@ void ping_show_path(const struct ping_path *p)
 		if (p->opt->cfg.rdma_trust == XR_TRUST_FABRIC)
 			printf("trust    the network\n");
 		else if (p->opt->key_error)
-			printf("key      none: %s\n", strerror(-p->opt->key_error));
+			printf("key      none: %s: %s\n", xr_key_path(&p->opt->cfg),
+			       xr_key_error_text(p->opt->key_error));
 		else
 			printf("key      yes\n");
 	}

@@ -17,6 +17,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "core/mem.h"
 #include "core/shm_link.h"
 #include "core/shm_ring.h"
 #include "diag.h"
@@ -24,6 +25,8 @@
 
 /* What the preload object takes per connection beside the ring's entries: flow, table, statistics. */
 #define PER_FLOW (640 + 64 + sizeof(struct xr_stats_flow))
+
+#define FDS_WORK 6u /* with so many numbers to itself xrdma meets a peer */
 
 int xr_probe_memory(uint64_t size, uint64_t flows, uint32_t slots)
 {
@@ -116,6 +119,12 @@ int xr_probe_inet_diag(void)
 	if (client >= 0)
 		close(client);
 	return err;
+}
+
+/* A soft limit below the hard one is lifted for the moment that it takes to get a number above it. */
+bool xr_probe_fds_scarce(uint64_t soft, uint64_t hard)
+{
+	return soft < XR_FD_SCARCE && hard < soft + FDS_WORK;
 }
 
 bool xr_probe_is_local(const struct sockaddr *sa, socklen_t len)

@@ -19,6 +19,9 @@ int xr_probe_path_fd(void);  /* an O_PATH descriptor of a socket shows its inode
  */
 int xr_probe_inet_diag(void);
 
+/* Nothing is left for xrdma beside a program with these limits of open files. */
+bool xr_probe_fds_scarce(uint64_t soft, uint64_t hard);
+
 /* The address is one of this host. */
 bool xr_probe_is_local(const struct sockaddr *sa, socklen_t len);
 

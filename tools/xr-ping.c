@@ -51,15 +51,15 @@ static uint64_t number(struct argp_state *state, const char *what, const char *t
 	return v;
 }
 
-static double seconds(struct argp_state *state, const char *what, const char *text)
+static double seconds(struct argp_state *state, const char *what, const char *text, double least)
 {
 	char *end;
 	double v;
 
 	errno = 0;
 	v = strtod(text, &end);
-	if (errno || end == text || *end || !(v >= 0) || v > 1e6)
-		argp_error(state, "%s: '%s' is not a time in seconds", what, text);
+	if (errno || end == text || *end || !(v >= least && v <= 1e6))
+		argp_error(state, "%s: '%s' is not a number of seconds from %g to 1000000", what, text, least);
 	return v;
 }
 
@@ -113,11 +113,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		opt->port = arg;
 		return 0;
 	case 'c': opt->count = number(state, "count", arg, 0, 1ull << 40); return 0;
-	case 'i': opt->interval = seconds(state, "interval", arg); return 0;
+	case 'i': opt->interval = seconds(state, "interval", arg, 0); return 0;
 	case 's': sizes(state, opt, arg); return 0;
 	case 'm': operations(state, opt, arg); return 0;
-	case 'w': opt->deadline = seconds(state, "deadline", arg); return 0;
-	case 'W': opt->wait = seconds(state, "timeout", arg); return 0;
+	case 'w': opt->deadline = seconds(state, "deadline", arg, 0); return 0;
+	case 'W': opt->wait = seconds(state, "timeout", arg, 0.001); return 0;
 	case 'F':
 		if (strcmp(arg, "shm") && strcmp(arg, "rdma"))
 			argp_error(state, "fabric: '%s' is none of shm, rdma", arg);

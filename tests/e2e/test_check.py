@@ -44,10 +44,16 @@ def test_settings_that_keep_everything_on_tcp(run, option, reason):
     says(run(option, "--check"), reason, "no    upgrades         switched off: %s = %s\n" % (name, value))
 
 
+@pytest.mark.parametrize("slots, works", [(8, False), (15, False), (16, True), (4096, True), (4097, False)])
+def test_every_size_of_a_ring_that_may_be_set_works(run, slots, works):
+    p = run("--ring-slots=%d" % slots, "--check")
+    assert (p.returncode, "shared memory once they pay" in p.stdout) == ((0, True) if works else (125, False)), p
+
+
 def low(**limits):
     def apply():
         for name, n in limits.items():
-            resource.setrlimit(getattr(resource, "RLIMIT_" + name), (n, n))
+            resource.setrlimit(getattr(resource, "RLIMIT_" + name), n if isinstance(n, tuple) else (n, n))
     return apply
 
 
@@ -58,6 +64,58 @@ def test_limits(run, tmp_path, limits, reason):
                        env={**clean_env(tmp_path), "XRDMA_CONF": str(run.conf)}, preexec_fn=low(**limits),
                        check=False)
     says(p, reason)
+    assert "FSIZE" not in limits or "below RLIMIT_FSIZE: File too large" in p.stdout, p.stdout
+
+
+# The soft limit, and the hard one: numbers between them are xrdma's.
+@pytest.mark.parametrize("soft, hard, carrier", [(64, 64, "tcp"), (64, 72, "shm"), (128, 128, "shm")])
+def test_descriptors_above_the_soft_limit_count(run, tmp_path, server, soft, hard, carrier):
+    """--check says what a program then finds."""
+    tool, env = find("xrdma-run", "tools/xrdma-run"), {**clean_env(tmp_path), "XRDMA_CONF": str(run.conf)}
+    code = ("import json, os, socket, subprocess; s = socket.create_server(('127.0.0.1', 0))\n"
+            "c = socket.create_connection(s.getsockname()); d = s.accept()[0]\n"
+            "for i in range(200): c.send(b'x' * 1000), d.recv(1000), d.send(b'x' * 1000), c.recv(1000)\n"
+            "p = subprocess.run(['%s', '-anj', '--pid=%%d' %% os.getpid()], stdout=-1)\n"
+            "print(*{f['carrier'] for f in json.loads(p.stdout)['flows'] if f['peer_port']})"
+            % find("xr-stat", "tools/xr-stat"))
+    def go(*args):
+        return subprocess.run([tool, *args], text=True, capture_output=True, env=env, check=False,
+                              preexec_fn=low(NOFILE=(soft, hard)))
+    assert go("/usr/bin/python3", "-c", code).stdout.split() == [carrier]
+    p = go("--check")
+    if carrier == "tcp":
+        says(p, "limit-fds", "%d, 128 are needed, or a hard limit that is higher" % soft)
+    else:
+        assert p.returncode == 0, p.stdout
+    p = run("--check", server(preexec=low(NOFILE=(soft, hard))))
+    assert (p.returncode, "keeps to TCP: limit-fds" in p.stdout) == ((1, True) if carrier == "tcp" else (0, False))
+
+
+@pytest.mark.parametrize("text, access, said", [
+    (None, 0, "does not exist"), ("xrdma-key-1 zz\n", 0o600, "is not a key"),
+    ("xrdma-key-1 %s\n" % ("5a" * 32), 0o644, "others than its owner and group may use it")])
+def test_another_host(run, tmp_path, text, access, said):
+    """For the reason that a program there gives, in the order in which it looks; tests/guest/test_far.py has it."""
+    key = tmp_path / "key"
+    where = "--check=192.0.2.1:80"
+    if text:
+        key.write_text(text)
+        key.chmod(access)
+    says(run("--rdma-key=%s" % key, where), "not-local", "no    path             192.0.2.1 is another host: ")
+    says(run("--rdma=yes", "--fabric=shm", where), "not-local")
+    says(run("--rdma=yes", "--rdma-key=%s" % key, where), "no-key", "no    key              %s: %s" % (key, said))
+    p = run("--rdma=yes", "--rdma-trust=fabric", where)
+    if os.access("/dev/infiniband/rdma_cm", os.R_OK | os.W_OK):
+        assert p.returncode == 0 and "would be tried over RDMA" in p.stdout, p.stdout
+    else:
+        says(p, "no-verbs")
+
+
+def test_one_is_not_many(run):
+    run.conf.write_text("nonsense\n[rule]\nprogram = a\naction = tcp\n")
+    assert "xrdma.conf: 1 rule, 1 warning\n" in run("--check").stdout
+    run.conf.write_text("")
+    assert "xrdma.conf: 0 rules, 0 warnings\n" in run("--check").stdout
 
 
 @pytest.mark.parametrize("options, why", [(["--enabled=no"], "disabled"), (["--max-flows=0"], "limit-flows"),

@@ -117,7 +117,18 @@ def test_rdma_where_there_is_none(tmp_path):
     """The reason is that of the first step that fails."""
     with listening() as (port, _):
         p = ping(port, "-F", "rdma", "127.0.0.1", XRDMA_RDMA="yes", XRDMA_RDMA_KEY=str(tmp_path / "none"))
-        assert p.returncode == 1 and "key      none: No such file" in p.stdout and "no: no-key" in p.stdout
+        assert p.returncode == 1 and "no: no-key" in p.stdout
+        assert "key      none: %s: does not exist\n" % (tmp_path / "none") in p.stdout
+        (tmp_path / "open").write_text("xrdma-key-1 %s\n" % ("5a" * 32))
+        (tmp_path / "open").chmod(0o644)
+        p = ping(port, "-F", "rdma", "127.0.0.1", XRDMA_RDMA="yes", XRDMA_RDMA_KEY=str(tmp_path / "open"))
+        assert "key      none: %s: others than its owner" % (tmp_path / "open") in p.stdout and "no: no-key" in p.stdout
+        # what a program would not even ask for is not missing
+        for key in ("none", "open"):
+            p = ping(port, "-F", "rdma", "127.0.0.1", XRDMA_RDMA="no", XRDMA_RDMA_KEY=str(tmp_path / key))
+            assert p.returncode == 1 and "no: not-local (settings of this end)" in p.stdout, p.stdout
+        p = ping(port, "-F", "rdma", "127.0.0.1", XRDMA_RDMA="no", XRDMA_RDMA_TRUST="fabric")
+        assert p.returncode == 1 and "no: not-local (settings of this end)" in p.stdout, p.stdout
         # a loopback address never has a device
         p = ping(port, "-F", "rdma", "127.0.0.1", XRDMA_RDMA="yes", XRDMA_RDMA_TRUST="fabric")
         assert p.returncode == 1 and "no: no-verbs (tried)" in p.stdout, p.stdout
@@ -166,7 +177,7 @@ def test_the_other_end_goes():
 @pytest.mark.parametrize("args", [
     [], ["a", "b"], ["-c", "x", "h"], ["-c", "-1", "h"], ["-s", "0", "h"], ["-s", "1048577", "h"], ["-s", "", "h"],
     ["-s", ",".join(["1"] * 33), "h"], ["-m", "sned", "h"], ["-p", "0", "h"], ["-p", "65536", "h"], ["-i", "-1", "h"],
-    ["-w", "soon", "h"], ["-F", "tcp", "h"], ["--nonsense", "h"]])
+    ["-w", "soon", "h"], ["-W", "0", "h"], ["-F", "tcp", "h"], ["--nonsense", "h"]])
 def test_mistakes(args):
     p = subprocess.run([PING, *args], env=clean(), text=True, capture_output=True, timeout=20, check=False)
     assert p.returncode == 2 and p.stdout == "" and "xr-ping: " in p.stderr, p
