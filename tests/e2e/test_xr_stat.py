@@ -116,6 +116,16 @@ def test_json(stat, publish):
     assert (tcp["peer_address"], tcp["peer_port"], tcp["role"]) == ("2001:db8::2", 40002, "server")
 
 
+def test_each_member_of_the_json_is_in_the_page(stat, publish):
+    publish()
+    got = json.loads(stat("-j").stdout)
+    with open(os.path.join(SOURCE, "man", "xr-stat.1"), encoding="utf-8") as f:
+        page = f.read().split(".Ss JSON")[1].split(".Sh ENVIRONMENT")[0]
+    named = {w for line in page.splitlines() if line.startswith(".Va ") for w in re.findall(r"\w+", line[4:])}
+    flow = got["flows"][0]
+    assert {*got, *got["processes"][0], *flow, *flow["tx"]} - named == set()
+
+
 SERVER = """
 import socket, sys
 a = socket.create_server(("127.0.0.1", 0))
