@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from harness import SOURCE, find
+from harness import SOURCE, build_dir, find
 
 HELLO = b"#include <stdio.h>\nint main(void) { puts(\"hello\"); return 0; }\n"
 
@@ -341,6 +341,21 @@ def test_check_recognises_a_server_under_xrdma(run, tmp_path):
         p.stdin.close()
     assert got.returncode == 0 and "runs under xrdma" in got.stdout, got.stdout
     assert got.stdout.endswith("Connections to %s would move to shared memory once they pay.\n" % where)
+
+
+# ---- the tree ------------------------------------------------------------------------------------
+
+def test_programs_that_are_built_in_the_tree_are_ignored():
+    build = build_dir()
+    built = [os.path.relpath(os.path.join(where, n), build) for d in ("bench", "examples", "tests", "tools")
+             for where, _, names in os.walk(os.path.join(build, d)) if ".libs" not in where
+             for n in names if "." not in n and os.access(os.path.join(where, n), os.X_OK)]
+    if build == SOURCE or not os.path.exists(os.path.join(SOURCE, ".git")) or not shutil.which("git"):
+        pytest.skip("needs a build beside a clone")
+    p = subprocess.run(["git", "-c", "safe.directory=*", "check-ignore", "--no-index", "-v", "-n", "--stdin"],
+                       input="\n".join(built), text=True, capture_output=True, cwd=SOURCE, check=False)
+    assert "tools/xr-stat" in built and p.returncode == 0, p.stderr
+    assert [line for line in p.stdout.splitlines() if line.startswith("::")] == []
 
 
 # ---- the manual ----------------------------------------------------------------------------------
