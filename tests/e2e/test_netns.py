@@ -2,6 +2,7 @@
 """Two network namespaces of one machine: their processes cannot look each other's sockets up, and stay on TCP."""
 import os
 import shutil
+import subprocess
 
 import pytest
 
@@ -39,6 +40,34 @@ def test_namespaces_stay_on_tcp(apart, family):
     for name, end in ("server", p.s), ("client", p.c):
         f = got[name]
         assert (f["tx"]["bytes"]["tcp"], f["rx"]["bytes"]["tcp"]) == (end.tx, end.rx), f
+
+
+@pytest.mark.parametrize("settings, reason", [
+    ({}, "not-local"), ({"XRDMA_RDMA_TRUST": "fabric"}, "not-local"), ({"XRDMA_RDMA": "yes"}, "no-key"),
+    ({"XRDMA_RDMA": "yes", "XRDMA_FABRIC": "shm"}, "not-local"),
+    ({"XRDMA_RDMA": "yes", "XRDMA_RDMA_TRUST": "fabric"}, "no-verbs")])
+def test_the_tools_say_what_the_program_says(apart, settings, reason):
+    if reason == "no-verbs" and os.path.exists("/dev/infiniband/rdma_cm"):
+        pytest.skip("this kernel has RDMA")
+    apart.env.update(XRDMA_RDMA_KEY="/nonexistent", **settings)
+    p = shell.Pair(apart, apart.address)
+    for _ in range(5):
+        p.turns(40, 2000)
+    assert {f["reason"] for f in p.carriers().values()} == {reason}
+    env = {**os.environ, **apart.env}
+    where = "%s:%d" % (apart.address, p.port)
+    with apart.on("client"):
+        said = subprocess.run([harness.find("xrdma-run", "tools/xrdma-run"), "--check=" + where], env=env, text=True,
+                              capture_output=True, check=False)
+    assert "would stay on TCP: %s (" % reason in said.stdout, said.stdout
+    if not os.path.exists(os.path.join(harness.build_dir(), "tools", "xr-ping")):
+        return
+    ping = harness.find("tools/xr-ping")
+    with apart.on("server"):
+        apart.start(None, [ping, "-l"]).line()
+    with apart.on("client"):
+        said = subprocess.run([ping, apart.address], env=env, text=True, capture_output=True, check=False)
+    assert "no: %s (" % reason in said.stdout, said.stdout
 
 
 def test_one_namespace_is_one_host(apart):
