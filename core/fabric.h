@@ -79,7 +79,7 @@ struct xr_qp {
 	struct xr_cq *send_cq, *recv_cq;
 	enum xr_qp_state state;	/* read only */
 	uint32_t num;		/* unique within the device while the QP lives */
-	/* connected over a network: number and address of the other end, as the device has them; 0: not known */
+	/* connected: number and, over a network, address of the other end, as the device has them; 0: not known */
 	uint32_t peer_num;
 	uint8_t peer_gid[16];
 	void *user;

@@ -98,6 +98,7 @@ static void shm_query(struct xr_dev *dev, struct xr_dev_caps *caps)
 	(void)dev;
 	memset(caps, 0, sizeof(*caps));
 	memcpy(caps->name, "shm", 4);
+	memcpy(caps->device, "shm", 4);
 	caps->max_inline = XR_CHUNK;
 	caps->max_byref = XR_CHUNK;
 	caps->max_msg = SHM_MAX_MSG;

@@ -170,7 +170,7 @@ int shm_qp_attach(struct shm_qp *q, uint32_t num, const uint64_t off[2])
 	q->held = calloc(n, 1);
 	if (!q->held)
 		return -ENOMEM;
-	q->peer_num = num;
+	q->peer_num = q->qp.peer_num = num;
 	xr_shm_rx_init(&q->req_rx, req, n, l->peer.base, l->peer.size);
 	xr_shm_rx_init(&q->resp_rx, resp, n, l->peer.base, l->peer.size);
 	q->req_seq = q->rel_seq = q->resp_seq = q->taken = 1;

@@ -472,8 +472,12 @@ void xr_stats_flow_rdma(struct xr_stats_flow *f, const char *device, const uint8
 {
 	if (!f)
 		return;
+	xr_store_relaxed(&f->rdma.qpn, 0);
+	/* none must be visible before any field of the change */
+	atomic_thread_fence(memory_order_release);
 	xr_snprintf(f->device, sizeof(f->device), "%s", device);
 	memcpy(f->rdma.gid, gid, sizeof(f->rdma.gid));
 	xr_store_relaxed(&f->rdma.peer_qpn, peer_qpn);
-	xr_store_relaxed(&f->rdma.qpn, qpn);
+	/* release: all fields before the number that says that they are there */
+	xr_store_release(&f->rdma.qpn, qpn);
 }

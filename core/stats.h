@@ -151,9 +151,9 @@ struct xr_stats_dir {
 	_Atomic uint64_t probes; /* rx: looks at the peer while nothing came; by whoever sleeps, so an atomic add */
 };
 
-/* Of a flow on RDMA, or that was: written when it moves there, not under seq. */
+/* Of a flow on RDMA, or that was: written when it moves there, not under seq but while qpn is 0. */
 struct xr_stats_rdma {
-	_Atomic uint32_t qpn, peer_qpn;	/* qpn 0: none */
+	_Atomic uint32_t qpn, peer_qpn;	/* qpn 0: none, or they change */
 	uint8_t gid[16];		/* of the device that carries it */
 };
 

@@ -2,6 +2,7 @@
 /* Reader of the statistics segments that core/stats.c writes; see segment.h. */
 #include "segment.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -130,6 +131,18 @@ static int check_header(const struct xr_stats_header *h, size_t size, uint32_t *
 		(dst).twice = xr_load_relaxed(&(src).twice);                                       \
 	} while (0)
 
+/* What is written while qpn is 0; false if it has changed meanwhile. */
+static bool copy_rdma(const struct xr_stats_flow *f, struct xr_segment_flow *out)
+{
+	out->rdma.qpn = xr_load_acquire(&f->rdma.qpn); /* before the fields */
+	out->rdma.peer_qpn = xr_load_relaxed(&f->rdma.peer_qpn);
+	memcpy(out->rdma.gid, f->rdma.gid, sizeof(out->rdma.gid));
+	copy_text(out->device, f->device, sizeof(out->device));
+	/* the fields before the second look */
+	atomic_thread_fence(memory_order_acquire);
+	return xr_load_relaxed(&f->rdma.qpn) == out->rdma.qpn;
+}
+
 /* One slot; false if it is free, or changes all the time (its writer died in a change). */
 static bool copy_flow(const struct xr_stats_flow *f, struct xr_segment_flow *out)
 {
@@ -145,7 +158,8 @@ static bool copy_flow(const struct xr_stats_flow *f, struct xr_segment_flow *out
 		out->attempts = xr_load_relaxed(&f->ctl.attempts);
 		out->upgrades = xr_load_relaxed(&f->ctl.upgrades);
 		out->retreats = xr_load_relaxed(&f->ctl.retreats);
-		copy_text(out->device, f->device, sizeof(out->device));
+		if (!copy_rdma(f, out))
+			continue;
 		out->held = xr_load_relaxed(&f->hold) != 0;
 		/* the fields before the second look */
 		atomic_thread_fence(memory_order_acquire);
@@ -336,6 +350,11 @@ const char *xr_segment_carrier(const struct xr_segment_flow *f)
 unsigned int xr_segment_off(const struct xr_segment *seg)
 {
 	return seg->held ? XR_REASON_OPERATOR : seg->off;
+}
+
+const char *xr_segment_gid(const struct xr_segment_flow *f, char *buf, size_t size)
+{
+	return inet_ntop(AF_INET6, f->rdma.gid, buf, (socklen_t)size) ? buf : "?";
 }
 
 const char *xr_segment_device(const struct xr_segment_flow *f)

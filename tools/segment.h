@@ -22,7 +22,11 @@ struct xr_segment_flow {
 		uint32_t slots, credits;
 	} tx, rx;
 	uint64_t turns, attempts, upgrades, retreats;
-	char device[XR_STATS_DEVICE]; /* of RDMA, if it ever was there */
+	char device[XR_STATS_DEVICE]; /* of RDMA, if it ever was there; printable ASCII */
+	struct {
+		uint32_t qpn, peer_qpn; /* qpn 0: it never was on RDMA */
+		uint8_t gid[16];
+	} rdma;
 	bool held; /* an operator keeps it, its process, or its device on TCP */
 };
 
@@ -77,6 +81,9 @@ unsigned int xr_segment_off(const struct xr_segment *seg);
 
 /* A direction of the flow is on a fabric. */
 bool xr_segment_on_fabric(const struct xr_segment_flow *f);
+
+/* "fe80::1": the GID of the device that carries the flow over RDMA, or did. The text lives in buf. */
+const char *xr_segment_gid(const struct xr_segment_flow *f, char *buf, size_t size);
 
 /* The device that carries the flow, or would. */
 const char *xr_segment_device(const struct xr_segment_flow *f);

@@ -44,6 +44,17 @@ static void set_addr(json_t *o, const char *end, const struct xr_stats_addr *a)
 		  (json_int_t)(d).rnr, "rendezvous", (json_int_t)(d).rendezvous, "coalesced",       \
 		  (json_int_t)(d).coalesced, "probes", (json_int_t)(d).probes)
 
+/* The queue pair that carries it, or did last; null if it never was on RDMA. */
+static json_t *rdma(const struct xr_segment_flow *f)
+{
+	char gid[64];
+
+	if (!f->rdma.qpn)
+		return json_null();
+	return json_pack("{s:s, s:s, s:I, s:I}", "device", f->device, "gid", xr_segment_gid(f, gid, sizeof(gid)),
+			 "qpn", (json_int_t)f->rdma.qpn, "peer_qpn", (json_int_t)f->rdma.peer_qpn);
+}
+
 static json_t *flow(const struct xr_segment *seg, const struct xr_segment_flow *f)
 {
 	static const char *const carriers[] = {"tcp", "shm", "rdma", "unknown"};
@@ -70,6 +81,7 @@ static json_t *flow(const struct xr_segment *seg, const struct xr_segment_flow *
 	json_object_set_new(o, "upgrade_attempts", json_integer((json_int_t)f->attempts));
 	json_object_set_new(o, "upgrades", json_integer((json_int_t)f->upgrades));
 	json_object_set_new(o, "retreats", json_integer((json_int_t)f->retreats));
+	json_object_set_new(o, "rdma", rdma(f));
 	json_object_set_new(o, "tx", DIRECTION(f->tx));
 	json_object_set_new(o, "rx", DIRECTION(f->rx));
 	return o;

@@ -29,6 +29,10 @@
 	  "receiver fetched them from memory of the sender")                                       \
 	X("coalesced", "N", "of the messages sent, those that were added to one that the receiver " \
 	  "had not come to yet")                                                                   \
-	X("probes", "N", "looks at the other end while nothing came from there")
+	X("probes", "N", "looks at the other end while nothing came from there")                   \
+	X("qpn", "N/N", "numbers of the queue pair that carries it over RDMA, or did last, and of " \
+	  "the peer's; this and the next two are left out if it never was there")                  \
+	X("gid", "address", "GID that the queue pair goes by")                                     \
+	X("device", "name", "RDMA device that the queue pair is of")
 
 #endif /* XR_STAT_INFO_H */

@@ -129,6 +129,12 @@ static char *info_line(const struct xr_segment_flow *f)
 		f->tx.rnr, f->rx.rnr);
 	fprintf(m, " rendezvous:%" PRIu64 " coalesced:%" PRIu64 " probes:%" PRIu64, f->tx.rendezvous, f->tx.coalesced,
 		f->rx.probes);
+	if (f->rdma.qpn) {
+		char gid[INET6_ADDRSTRLEN];
+
+		fprintf(m, " qpn:%u/%u gid:%s device:%s", f->rdma.qpn, f->rdma.peer_qpn,
+			xr_segment_gid(f, gid, sizeof(gid)), f->device);
+	}
 	if (fclose(m)) {
 		free(text);
 		return NULL;

@@ -43,8 +43,13 @@ def test_half_close(far):
 def test_shown(far):
     """The carrier is that of connections between hosts; the descriptors that the program sees are its own."""
     live = shell.Pair(far).upgrade()
-    flows = far.flows()
-    assert [f["carrier"] for f in flows] == ["rdma", "rdma"]
+    assert [f["carrier"] for f in far.flows()] == ["rdma", "rdma"]
+    both = live.carriers()
+    a, b = both["client"]["rdma"], both["server"]["rdma"]
+    assert a["qpn"] > 0 and b["qpn"] > 0 and (a["qpn"], a["peer_qpn"]) == (b["peer_qpn"], b["qpn"]), (a, b)
+    assert a["device"] == b["device"] == "shm"
+    line = harness.xr_stat({**os.environ, **far.env}, "-ni", "--pid=%d" % live.client.pid)
+    assert "qpn:%d/%d gid:%s device:shm" % (a["qpn"], a["peer_qpn"], a["gid"]) in line, line
     for end in (live.client, live.server):
         assert max(n for n in harness.fds(end.pid) if n < 1000) < 20
 

@@ -90,6 +90,17 @@ def test_the_inner_state(stat, publish):
         assert word in line.split(), line
 
 
+def test_queue_pairs(stat, publish):
+    """A name that another process chose comes fit for a terminal; nothing is said of what never was on RDMA."""
+    publish("rdma")
+    line = stat("-ni").stdout.splitlines()[2]
+    assert line.split()[-3:] == ["qpn:17/4000000000", "gid:fe80::1", "device:?[2Jrxe?0"], line
+    once, never = json.loads(stat("-j").stdout)["flows"]
+    assert once["rdma"] == {"device": "?[2Jrxe?0", "gid": "fe80::1", "qpn": 17, "peer_qpn": 4000000000}
+    assert never["rdma"] is None
+    assert "qpn" not in stat("-ani").stdout.split("[::1]:443")[1]
+
+
 def test_totals_join_open_and_closed_connections(stat, publish):
     p = publish()
     text = stat("-t").stdout
@@ -297,7 +308,7 @@ def test_requests_that_make_no_sense_are_refused(stat, publish):
 
 
 def test_each_field_of_the_inner_state_is_explained(stat, publish):
-    publish()
+    publish("rdma")
     with open(os.path.join(SOURCE, "man", "xr-stat.1"), encoding="utf-8") as f:
         page = f.read()
     named = re.findall(r"^\.It Cm (\w+): ", page.split("info-begin")[1].split("info-end")[0], re.M)

@@ -35,6 +35,7 @@ static const struct sockaddr *addr(const char *host, int port)
 
 int main(int argc, char **argv)
 {
+	static const uint8_t gid[16] = { 0xfe, 0x80, [15] = 1 };
 	struct xr_stats_flow *f;
 	char c;
 
@@ -50,6 +51,10 @@ int main(int argc, char **argv)
 	xr_stats_gauge(&f->tx.window, 4 << 20);
 	xr_stats_gauge32(&f->tx.slots, 64);
 	xr_stats_gauge32(&f->tx.credits, 62);
+
+	/* on RDMA before, over a device whose name is hostile */
+	if (argc > 2 && !strcmp(argv[2], "rdma"))
+		xr_stats_flow_rdma(f, "\033[2Jrxe\n0", gid, 17, 4000000000u);
 
 	f = xr_stats_flow_alloc(8, 0, XR_ROLE_SERVER, addr("::1", 443), addr("2001:db8::2", 40002));
 	xr_stats_flow_reason(f, XR_REASON_PEER_NOT_XRDMA);

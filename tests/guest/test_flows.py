@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Connections between hosts on RDMA: bytes arrive once, in order and unchanged, whatever becomes of the devices."""
+import ipaddress
 import os
 
 import pytest
@@ -36,6 +37,18 @@ def test_both_ways_at_once(env, wait):
 
 def test_turns(env):
     long_lived(env, 60000, wait="block", proto="pingpong", turn=3000, c2s=900000, s2c=900000)
+
+
+def test_shown(env, two):
+    """Each end names its queue pair and the peer's, and its own device with its address."""
+    live = shell.Pair(env).upgrade()
+    both = live.carriers()
+    a, b = both["client"]["rdma"], both["server"]["rdma"]
+    assert a["qpn"] > 0 and b["qpn"] > 0 and (a["qpn"], a["peer_qpn"]) == (b["peer_qpn"], b["qpn"]), (a, b)
+    for end, host in ((a, two[1]), (b, two[0])):
+        assert end["device"] == host.device
+        assert ipaddress.ip_address(end["gid"]) != ipaddress.ip_address("::"), end
+    assert a["gid"] != b["gid"]
 
 
 def test_device_deleted(env, two):

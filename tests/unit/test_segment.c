@@ -109,6 +109,7 @@ static void spoil(const char *path, off_t at, const void *bytes, size_t n)
 static void nothing_in_a_segment_is_trusted(void **state)
 {
 	const uint32_t huge = 0xffffffff, two = 2, other = XR_STATS_VERSION + 1;
+	char text[46];
 	struct xr_segment seg;
 	const char *why;
 	char path[256];
@@ -154,6 +155,20 @@ static void nothing_in_a_segment_is_trusted(void **state)
 	assert_string_equal(xr_segment_carrier(&seg.flow[0]), "?");
 	assert_string_equal(xr_reason_name(seg.flow[0].id.reason), "unknown");
 	xr_segment_free(&seg);
+
+	/* a device's name without an end */
+	memset(text, 0x1b, sizeof(text));
+	xr_stats_after_fork();
+	make_file(path, sizeof(path));
+	spoil(path, XR_STATS_FLOWS_OFF + (off_t)offsetof(struct xr_stats_flow, rdma), text, 24);
+	spoil(path, XR_STATS_FLOWS_OFF + (off_t)offsetof(struct xr_stats_flow, device), text, XR_STATS_DEVICE);
+	assert_int_equal(read_path(path, &seg, &why), 0);
+	assert_int_equal(seg.n_flows, 1);
+	assert_int_equal(seg.flow[0].rdma.qpn, 0x1b1b1b1b);
+	assert_string_equal(seg.flow[0].device, "???????????????????????");
+	assert_string_equal(xr_segment_gid(&seg.flow[0], text, sizeof(text)),
+			    "1b1b:1b1b:1b1b:1b1b:1b1b:1b1b:1b1b:1b1b");
+	xr_segment_free(&seg);
 }
 
 static void files_that_are_no_segments_are_refused(void **state)
@@ -168,6 +183,8 @@ static void files_that_are_no_segments_are_refused(void **state)
 	assert_int_equal(read_path(path, &seg, &why), -EBADMSG);
 	assert_int_equal(truncate(path, 0), 0);
 	assert_int_equal(read_path(path, &seg, &why), -EAGAIN);
+	/* the writer is here as well, and needs its pages */
+	assert_int_equal(truncate(path, XR_STATS_FLOWS_OFF), 0);
 	/* the header promises a slot that is beyond the end */
 	xr_stats_after_fork();
 	make_file(path, sizeof(path));
