@@ -33,7 +33,14 @@ static XR_FORK_DATA _Atomic int stats_state;
 static size_t stats_size;     /* of the mapping */
 static uint32_t stats_max;    /* slots in it */
 static struct xr_segfile stats_file;
-static char stats_parent[XR_SEGFILE_PATH]; /* of a child without a segment: whose wishes are its own */
+
+/* The segment of the parent; or of an ancestor, where the parent has none. */
+static struct {
+	char path[XR_SEGFILE_PATH];
+	uintptr_t at;	/* where it was mapped */
+	size_t size;
+	bool ask;	/* what it was asked counts for this process */
+} stats_parent;
 
 /*
  * Slots. Never used ones lie from stats_bump on, returned ones form a stack; its head
@@ -142,10 +149,10 @@ static void ask_parent(struct xr_stats_header *h)
 	struct xr_stats_header parent;
 	int fd;
 
-	if (!*stats_parent)
+	if (!stats_parent.ask)
 		return;
-	fd = (int)xr_sys4(SYS_openat, AT_FDCWD, stats_parent, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
-	stats_parent[0] = 0;
+	stats_parent.ask = false;
+	fd = (int)xr_sys4(SYS_openat, AT_FDCWD, stats_parent.path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
 	/* it has ended, or is out of reach: what it was asked before the fork holds */
 	if (fd < 0)
 		return;
@@ -205,10 +212,13 @@ void xr_stats_after_fork(void)
 	struct xr_stats_segment *seg = xr_stats_seg;
 	struct xr_stats_header wishes;
 
-	/* of the parent; or of an ancestor, where the parent has no segment either */
 	take_wishes(&wishes, &seg->h);
-	if (*xr_stats_path())
-		memcpy(stats_parent, stats_file.path, sizeof(stats_parent));
+	if (*xr_stats_path()) {
+		memcpy(stats_parent.path, stats_file.path, sizeof(stats_parent.path));
+		stats_parent.at = (uintptr_t)seg;
+		stats_parent.size = stats_size;
+		stats_parent.ask = true;
+	}
 	if (seg != &stats_private)
 		/*
 		 * Same addresses, private zero pages, never unmapped: slots that the child
@@ -225,6 +235,40 @@ void xr_stats_after_fork(void)
 	xr_store_relaxed(&stats_free, 0);
 	xr_store_relaxed(&stats_committed, 0);
 	xr_store_relaxed(&stats_state, STATS_NONE);
+}
+
+struct xr_stats_flow *xr_stats_parent_map(const struct xr_stats_flow *f, uint64_t inode, struct xr_stats_map *m)
+{
+	uintptr_t off = (uintptr_t)f - stats_parent.at, from = off & ~(uintptr_t)(PAGE - 1);
+	struct xr_stats_header h;
+	struct xr_stats_flow *their;
+	long p = -1;
+	int fd;
+
+	if ((uintptr_t)f < stats_parent.at || off > stats_parent.size - sizeof(*f))
+		return NULL;
+	fd = (int)xr_sys4(SYS_openat, AT_FDCWD, stats_parent.path, O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0);
+	if (fd < 0)
+		return NULL;
+	m->len = (off + sizeof(*f) - from + PAGE - 1) & ~(size_t)(PAGE - 1);
+	/* slots that have been used lie in pages that are there */
+	if (!xr_tune_head(fd, &h) && off + sizeof(*f) <= XR_STATS_FLOWS_OFF + (uint64_t)h.flows_used * sizeof(*f))
+		p = xr_sys6(SYS_mmap, 0, m->len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, from);
+	xr_sys1(SYS_close, fd);
+	if (p < 0 && p > -4096)
+		return NULL;
+	m->at = (void *)p;
+	their = (struct xr_stats_flow *)((char *)m->at + (off - from));
+	/* the parent may have closed it, and the slot be another connection's */
+	if (their->ident.state != XR_STATE_FREE && inode && their->ident.inode == inode)
+		return their;
+	xr_stats_parent_unmap(m);
+	return NULL;
+}
+
+void xr_stats_parent_unmap(struct xr_stats_map *m)
+{
+	xr_sys2(SYS_munmap, m->at, m->len);
 }
 
 /* Slots that lie wholly in committed pages. */

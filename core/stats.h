@@ -250,6 +250,19 @@ void xr_stats_close(void);
  */
 void xr_stats_after_fork(void);
 
+/*
+ * In a child: the slot of a connection with this inode that the parent goes on showing, in
+ * place of the zero pages at f, to be changed under the same locks as by the parent. NULL:
+ * its segment is gone, or is not that of the process that f was of, or the slot is another's.
+ * A few system calls.
+ */
+struct xr_stats_map {
+	void *at;
+	size_t len;
+};
+struct xr_stats_flow *xr_stats_parent_map(const struct xr_stats_flow *f, uint64_t inode, struct xr_stats_map *m);
+void xr_stats_parent_unmap(struct xr_stats_map *m);
+
 /* Name of the file, or "" without one. For --check and tests. */
 const char *xr_stats_path(void);
 

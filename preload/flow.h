@@ -172,6 +172,7 @@ struct xr_flow_priv {
 	uint16_t offered;		/* over links, in vain: the next attempt opens the name; tx_lock */
 	_Atomic uint32_t holds;		/* calls that sleep on it: hold.h */
 	int orphan;			/* ours, in the place of the program's last; -1: none */
+	uint32_t shown;			/* in a child: what the parent's list says of its flow (policy.c) */
 	/* zerocopy.h: numbers that the kernel gave, and told; that we gave; sends under way; first:32 | n:32 */
 	struct xr_zc { _Atomic uint32_t sent, done, extra, hold; _Atomic uint64_t told; } zc;
 	_Atomic uint64_t probed;	/* what had been received at the last look at an idle flow */
@@ -538,6 +539,8 @@ void xr_flow_stats_attach(struct xr_flow *f, int fd, const struct sockaddr *loca
 void xr_flow_list(struct xr_flow *f, int fd);
 /* Its descriptor is about to be closed: asks the kernel for all bytes that TCP has moved. */
 void xr_flow_stats_last(struct xr_flow *f, int fd);
+/* In a child, of a flow of its parent's that it has changed: what carries it, and why, in the parent's list. */
+void xr_flow_stats_child(struct xr_flow *f, enum xr_carrier tx, enum xr_carrier rx);
 
 /* ---- state of the process ------------------------------------------------ */
 

@@ -310,6 +310,8 @@ static int leave_fabric(struct xr_flow *f)
 
 void xr_flow_leave(struct xr_flow *f)
 {
+	enum xr_carrier tx, rx;
+
 	/*
 	 * Both states are seq_cst: of two directions that come back at the same time at least
 	 * one sees the other.
@@ -323,9 +325,12 @@ void xr_flow_leave(struct xr_flow *f)
 			 xr_reason_name(f->reason));
 		xr_flow_wake(f);
 	}
-	xr_stats_flow_carrier(f->st, f->tx_state == XR_TX_RING ? xr_flow_fabric(f) : XR_CARRIER_TCP,
-			      f->rx_state == XR_RX_RING ? xr_flow_fabric(f) : XR_CARRIER_TCP,
-			      (uint32_t)f->link->peer_pid);
+	tx = f->tx_state == XR_TX_RING ? xr_flow_fabric(f) : XR_CARRIER_TCP;
+	rx = f->rx_state == XR_RX_RING ? xr_flow_fabric(f) : XR_CARRIER_TCP;
+	xr_stats_flow_carrier(f->st, tx, rx, (uint32_t)f->link->peer_pid);
+	/* the parent may never use it again, nor hear of this */
+	if (xr_unlikely(f->owner_pid != xr_getpid()))
+		xr_flow_stats_child(f, tx, rx);
 }
 
 /* ---- retreat -------------------------------------------------------------- */

@@ -140,6 +140,26 @@ void xr_flow_stats_last(struct xr_flow *f, int fd)
 	xr_store_relaxed(&st->rx.bytes[XR_CARRIER_TCP], got - xr_load_relaxed(&st->rx.twice));
 }
 
+void xr_flow_stats_child(struct xr_flow *f, enum xr_carrier tx, enum xr_carrier rx)
+{
+	uint32_t now = 1u << 31 | (uint32_t)f->reason << 8 | (uint32_t)tx << 4 | (uint32_t)rx;
+	struct xr_stats_flow *st = f->st, *their;
+	struct xr_stats_map map;
+	struct stat file = { 0 };
+
+	/* in a sandbox as in xr_policy_publish; a retreat that takes several calls tells it once */
+	if (!st || f->priv->shown == now || xr_process_passed() || xr_vfork_depth)
+		return;
+	f->priv->shown = now;
+	xr_sys2(SYS_fstat, f->priv->fd, &file);
+	their = xr_stats_parent_map(st, file.st_ino, &map);
+	if (!their)
+		return;
+	xr_stats_flow_reason(their, (enum xr_reason)f->reason);
+	xr_stats_flow_carrier(their, tx, rx, 0);
+	xr_stats_parent_unmap(&map);
+}
+
 /* ---- eligibility ---------------------------------------------------------- */
 
 static int up_protocol_is_tcp(int fd)

@@ -40,6 +40,30 @@ def test_upgraded_then_fork_child_serves(live):
     assert live.c.drain() == (0, None)
 
 
+@pytest.mark.fabric
+@pytest.mark.modes("both")
+@pytest.mark.parametrize("end", ["client", "server"])
+def test_the_parent_s_list_says_what_a_child_made_of_it(live, end):
+    """The parent itself does not use the connection any more, and sleeps."""
+    sh, me, peer = (live.client, live.c, live.s) if end == "client" else (live.server, live.s, live.c)
+    child = sh.fork()
+    mine = me.as_seen_by(child)
+    mine.sendall(1000)
+    assert peer.recv(1000, WAITALL).ret == 1000
+    for _ in range(5):
+        peer.sendall(1000)
+        assert mine.recv(1000, WAITALL).ret == 1000
+        mine.sendall(1000)
+        assert peer.recv(1000, WAITALL).ret == 1000
+    f, = live.env.flows(sh.pid)
+    assert (f["carrier"], f["reason"], f["retreats"], f["fd"]) == ("tcp", "forked", 1, me.fd)
+    harness.until(lambda: [(f["tx"]["queue"], f["rx"]["queue"]) for f in live.env.flows(sh.pid)] == [(0, 0)], 5,
+                  "the kernel's queues, all acknowledged")
+    end_child(sh, child)
+    me.tx, me.rx = mine.tx, mine.rx
+    live.turns()
+
+
 def test_fork_with_unread_data(live):
     """Bytes that had arrived before the fork are read by the child."""
     live.c.sendall(60000)

@@ -45,6 +45,7 @@ int xr_policy_trace(void) { return -EPERM; }
 #endif
 void xr_flow_list(struct xr_flow *f, int fd) { (void)f, (void)fd; }
 void xr_flow_stats_last(struct xr_flow *f, int fd) { (void)f, (void)fd; }
+void xr_flow_stats_child(struct xr_flow *f, enum xr_carrier t, enum xr_carrier r) { (void)f, (void)t, (void)r; }
 int xr_control_holds(const struct xr_flow *f) { (void)f; return 0; }
 void xr_control_run(void) { }
 void xr_control_tune(void) { }
