@@ -36,6 +36,7 @@ enum helper_state { HELPER_NONE, HELPER_STARTING, HELPER_RUNS, HELPER_DEAD };
 static XR_FORK_DATA _Atomic uint32_t helper_state;
 static XR_FORK_DATA int helper_pair[2] = { -1, -1 };	/* ours; its own, until it says HELLO */
 static XR_FORK_DATA uint8_t helper_uuid[16];		/* what the module is called in the list of links */
+static XR_FORK_DATA _Atomic uint32_t helper_why;	/* once it is dead: enum xr_reason */
 static char helper_dir[256];
 
 /* Guards the list below, the reading of the pair, and the making of links.  Never waited for. */
@@ -109,6 +110,8 @@ static const struct xr_bridge_ops *helper_open(const struct xr_bridge_host *host
 	}
 	*(void **)&entry = dlsym(h, "xr_bridge_module");
 	ops = entry ? entry(host) : NULL;
+	if (ops && ops->abi != XR_BRIDGE_ABI)
+		ops = NULL;
 	if (!ops)
 		xr_warn("connections to other hosts stay on TCP: %s is of another version", path);
 	return ops;
@@ -147,6 +150,7 @@ static void *helper_main(void *arg)
 	r = helper_apart(cmd);
 	if (r) {
 		xr_info("no helper thread: error %d", -r);
+		xr_store_relaxed(&helper_why, XR_REASON_LIMIT_THREADS);
 		/* the number is the program's as well: its own end tells it */
 		xr_store_release(&helper_state, HELPER_DEAD);
 		return NULL;
@@ -188,7 +192,9 @@ static int helper_start(void)
 			helper_pair[i] = -1;
 		}
 	}
-	if (!r && !pthread_attr_init(&attr)) {
+	if (!r)
+		r = -pthread_attr_init(&attr);
+	if (!r) {
 		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 		pthread_attr_setstacksize(&attr, HELPER_STACK);
 		xr_store_release(&helper_state, HELPER_RUNS);
@@ -196,8 +202,8 @@ static int helper_start(void)
 		xr_sys4(SYS_rt_sigprocmask, SIG_BLOCK, &all, &mask, sizeof(mask));
 		r = -pthread_create(&thread, &attr, helper_main, (void *)(intptr_t)helper_pair[1]);
 		/* without it a program that does not look is late, no more */
-		if (!r)
-			pthread_create(&thread, &attr, agent_main, (void *)(intptr_t)helper_pair[0]);
+		if (!r && pthread_create(&thread, &attr, agent_main, (void *)(intptr_t)helper_pair[0]))
+			xr_info("no thread for connections to other hosts that their program does not look at");
 		xr_sys4(SYS_rt_sigprocmask, SIG_SETMASK, &mask, 0, sizeof(mask));
 		pthread_attr_destroy(&attr);
 	}
@@ -208,8 +214,18 @@ static int helper_start(void)
 		xr_fd_close(helper_pair[i]);
 		helper_pair[i] = -1;
 	}
+	xr_store_relaxed(&helper_why, XR_REASON_LIMIT_THREADS);
+	/* release: with it the reason is there */
 	xr_store_release(&helper_state, HELPER_DEAD);
-	return r;
+	return -ENODEV;
+}
+
+enum xr_reason xr_helper_why(void)
+{
+	/* acquire: see helper_start */
+	if (xr_load_acquire(&helper_state) == HELPER_DEAD && xr_load_relaxed(&helper_why))
+		return (enum xr_reason)xr_load_relaxed(&helper_why);
+	return XR_REASON_NO_VERBS;
 }
 
 /*
@@ -470,5 +486,6 @@ void xr_helper_forked(void)
 	memset(helper_wait, 0, sizeof(helper_wait));
 	xr_store_relaxed(&agent_n, 0);
 	xr_store_relaxed(&helper_lock.owner, 0);
+	xr_store_relaxed(&helper_why, 0);
 	xr_store_relaxed(&helper_state, HELPER_NONE);
 }

@@ -19,6 +19,9 @@ void xr_helper_init(void);
  */
 int xr_helper_link(struct xr_shm_link **l);
 
+/* Why -ENODEV. */
+enum xr_reason xr_helper_why(void);
+
 int xr_helper_send(const struct xr_bridge_cmd *cmd);
 
 /*

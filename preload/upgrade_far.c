@@ -24,7 +24,7 @@ int xr_up_far_begin(struct xr_upgrade *u)
 	}
 	if (r != -ENODEV)
 		return r;
-	u->why = XR_REASON_NO_VERBS;
+	u->why = xr_helper_why();
 	return -ECANCELED;
 }
 
@@ -60,7 +60,7 @@ int xr_up_far_step(struct xr_upgrade *u)
 	if (!r)
 		return 0;
 	if (r < 0) {
-		u->why = XR_REASON_NO_VERBS;
+		u->why = xr_helper_why();
 		return -ECANCELED;
 	}
 	if (a.type != XR_BRIDGE_UP) {

@@ -5,6 +5,9 @@ threads of both programs. Other tests take it with --bridge.
 """
 import os
 import random
+import resource
+import shutil
+import subprocess
 
 import pytest
 
@@ -52,6 +55,64 @@ def test_shown(far):
     assert "qpn:%d/%d gid:%s device:shm" % (a["qpn"], a["peer_qpn"], a["gid"]) in line, line
     for end in (live.client, live.server):
         assert max(n for n in harness.fds(end.pid) if n < 1000) < 20
+
+
+MODULE = "libxrdma-rdma.so"
+
+
+@pytest.mark.parametrize("what", ["missing", "damaged", "something-else", "other-version"])
+def test_without_its_module(far, tmp_path, what):
+    """No module that fits: connections work, on TCP, and say so."""
+    libs = os.path.join(harness.build_dir(), ".libs")
+    far.env["XRDMA_MODULE_DIR"] = str(tmp_path)
+    if what == "missing":
+        # beside the preload object is where it is looked for next
+        far.mode = "plain"
+        far.env["LD_PRELOAD"] = shutil.copy(os.path.join(libs, "libxrdma_preload.so"), tmp_path)
+    elif what == "damaged":
+        (tmp_path / MODULE).write_bytes(b"\x7fELF")
+    elif what == "something-else":
+        shutil.copy(os.path.join(libs, "libxrdma_preload.so"), tmp_path / MODULE)
+    else:
+        version = subprocess.run([harness.find("tools/xr-stat"), "--version"], stdout=subprocess.PIPE, check=True)
+        version = version.stdout.split()[-1]
+        with open(os.path.join(libs, MODULE), "rb") as f:
+            code = f.read()
+        assert b"\0" + version + b"\0" in code
+        (tmp_path / MODULE).write_bytes(code.replace(b"\0" + version + b"\0", b"\0" + b"9" * len(version) + b"\0"))
+    stays_on_tcp(far, shell.Pair(far), "no-verbs")
+
+
+def stays_on_tcp(far, live, reason):
+    def turns(n):
+        # without threads of the programs' own
+        for _ in range(n):
+            for a, b in ((live.c, live.s), (live.s, live.c)):
+                a.sendall(3000)
+                assert b.recv(3000, shell.WAITALL).ret == 3000
+    turns(20)
+    harness.until(lambda: turns(5) or live.carriers()["server"]["reason"] == reason, 10,
+                  lambda: "%s: %r" % (reason, live.carriers()), 0.05)
+    assert live.carriers()["server"]["carrier"] == "tcp"
+    counters, reasons = far.counters(live.server.pid)
+    assert reasons[reason] >= 1 and counters["upgrade_failed"] >= 1
+    turns(20)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="starts a program as somebody else")
+def test_without_threads(far, monkeypatch):
+    """A user who may have no more of them."""
+    def nobody():
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+    os.chmod(far.stats, 0o777)
+    start = far.start
+    monkeypatch.setattr(far, "start", lambda role, argv, **kw: start(
+        role, argv, **kw, **({"preexec": nobody} if role == "server" else {})))
+    live = shell.Pair(far)
+    stays_on_tcp(far, live, "limit-threads")
 
 
 def test_forced_retreats(far):
