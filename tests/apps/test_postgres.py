@@ -6,6 +6,7 @@ import pwd
 import shutil
 import signal
 import tempfile
+import time
 
 import pytest
 
@@ -136,3 +137,33 @@ def test_postgres_with_a_standby(env):
         def stream():
             return [f for f in env.flows() if f["program"] == "postgres" and f["peer_port"] == port]
         harness.until(lambda: any(env.settled(f) for f in stream()), 10, lambda: "the stream on shm: %r" % stream())
+
+
+@pytest.mark.modes("both")
+@pytest.mark.fabric
+def test_backends_are_held_as_their_postmaster_is(env):
+    """xr-stat --retreat before there is any connection: each backend is forked later."""
+    c = Cluster(env)
+    c.run("initdb", "-A", "trust", "-U", "postgres", "-N", "--no-instructions", "--locale=C", "-D", c.path("primary"),
+          role=None)
+    env.env.update(PGUSER="postgres", PGSSLMODE="disable", PGGSSENCMODE="disable")
+    port = c.serve("primary", "server")
+
+    with open(c.path("one.sql"), "w") as f:
+        f.write("select 1;\n")
+
+    def backends():
+        """(carrier, reason) of the server's ends, under load."""
+        p = env.start("client", [os.path.join(c.bin, "pgbench"), "-n", "-c", "3", "-T", "1", "-f", c.path("one.sql"),
+                                 "-d", "postgres", *c.at(port)], preexec=c.become)
+        got = set()
+        while p.poll() is None:
+            got |= {(f["carrier"], f["reason"]) for f in env.flows()
+                    if f["local_port"] == port and f["state"] == "ESTAB" and f["reason"] != "young"}
+            time.sleep(0.02)
+        assert p.returncode == 0, p.describe()
+        return got
+    harness.xr_stat({**os.environ, **env.env}, "--retreat")
+    assert backends() == {("tcp", "operator")}
+    harness.xr_stat({**os.environ, **env.env}, "--return")
+    assert env.fabric in {carrier for carrier, _ in backends()}
