@@ -35,7 +35,7 @@ static uint32_t stats_max;    /* slots in it */
 static struct xr_segfile stats_file;
 
 /* The segment of the parent; or of an ancestor, where the parent has none. */
-static struct {
+static XR_FORK_DATA struct {
 	char path[XR_SEGFILE_PATH];
 	uintptr_t at;	/* where it was mapped */
 	size_t size;
