@@ -33,8 +33,8 @@ int xr_ep_settle(struct xr_flow *f)
 	if (f->owner_pid != xr_getpid() || (f->priv->regs && !y->ep))
 		return 0;
 	/* whoever is in the system call now has the registration when it is looked for below */
-	if (xr_lock(&y->lock))
-		return -EDEADLK;
+	if (xr_lock_soon(&y->lock))
+		return -EAGAIN;
 	/* made under the lock: who gets it next takes the long way */
 	ef = xr_ep_flow(f, 1);
 	e = ef ? 0 : -ENOMEM;
@@ -82,8 +82,8 @@ int xr_epoll_ctl_young(struct xr_epoll *ep, int epfd, int op, int fd, struct xr_
 	if (ep->gen != xr_ep_gen || f->priv->regs || f->owner_pid != xr_getpid() ||
 	    (unsigned int)op - 1 > 2)
 		return 1;
-	/* a signal handler on top of this very work */
-	if (xr_unlikely(xr_lock(&y->lock)))
+	/* a signal handler on top of this very work, or a thread that was taken out of it by one */
+	if (xr_unlikely(xr_trylock(&y->lock)) && xr_lock_soon(&y->lock))
 		return young_alone(f, epfd, op, fd, ev);
 	mine = y->ep == ep && y->file == (uint32_t)ep->token && y->fd == fd;
 	/* a record there is by now: it is kept in step the long way */

@@ -358,13 +358,28 @@ static void flow_detach_link(struct xr_flow *f)
 		xr_link_unref(f->past[--f->npast]);
 }
 
+#define INSIDE_NS	10000000000ull	/* from the close on; who comes out later looks at gen */
+
+/*
+ * A call of another thread has yet to add up what it moved, or to count itself out: that must not
+ * meet the next connection's account.  What a child that was killed, a cancelled thread or a longjmp
+ * has left behind is not waited for long.
+ */
+static int flow_inside(const struct xr_flow *f)
+{
+	/* acquire: pairs with flow_account, which adds up first */
+	if (xr_likely(!(xr_load_acquire(&f->k_rx) | xr_load_acquire(&f->k_tx))))
+		return 0;
+	return !(f->kids && xr_load_relaxed(&f->kids->forks) != f->born) && xr_now_ns() < f->up_after;
+}
+
 /*
  * The slot must not become another flow: the peer may still read from it, or a forked
  * child has it in its table and would take the new one for its own.
  */
 static int flow_in_use(struct xr_flow *f)
 {
-	return xr_flow_holders(f) || (f->link && !flow_peer_done(f));
+	return xr_flow_holders(f) || flow_inside(f) || (f->link && !flow_peer_done(f));
 }
 
 static void flow_reclaim(struct xr_flow *f)
@@ -412,7 +427,11 @@ void xr_flow_closed(struct xr_flow *f)
 	} else {
 		xr_stats_flow_closing(f->st);
 	}
+	/* of no use for an upgrade any more */
+	f->up_after = UINT64_MAX;
 	if (flow_in_use(f)) {
+		if (xr_load_relaxed(&f->k_rx) | xr_load_relaxed(&f->k_tx))
+			f->up_after = xr_now_ns() + INSIDE_NS;
 		xr_slab_lock();
 		f->next_free = xr_slab.limbo;
 		xr_slab.limbo = f->index;

@@ -36,3 +36,18 @@ int xr_lock_slow(struct xr_lock *l)
 			return 0;
 	}
 }
+
+int xr_lock_soon(struct xr_lock *l)
+{
+	uint32_t tries;
+
+	for (tries = 0; tries < 50; tries++) {
+		if (!xr_trylock(l))
+			return 0;
+		/* this thread's own will not be free before it has returned */
+		if (xr_load_relaxed(&l->owner) == (uint32_t)xr_gettid())
+			break;
+		xr_sys0(SYS_sched_yield);
+	}
+	return -EAGAIN;
+}

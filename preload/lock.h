@@ -32,6 +32,9 @@ static inline int xr_lock(struct xr_lock *l)
 	return xr_likely(!xr_trylock(l)) ? 0 : xr_lock_slow(l);
 }
 
+/* 0, or -EAGAIN: its holder takes long, or has left by longjmp and will never let go. */
+int xr_lock_soon(struct xr_lock *l);
+
 static inline void xr_unlock(struct xr_lock *l)
 {
 	/* release: the section's writes before the lock is seen free */

@@ -45,6 +45,11 @@ int xr_lock_slow(struct xr_lock *l)
 	return 0;
 }
 
+int xr_lock_soon(struct xr_lock *l)
+{
+	return xr_trylock(l);
+}
+
 struct xr_shm_link *xr_flow_link_get(struct xr_flow *f)
 {
 	if (f->link)

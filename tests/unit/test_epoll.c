@@ -437,6 +437,13 @@ static void young_flows_keep_their_registration(void **state)
 	expect(0, EPOLLIN, 6);
 	xr_epoll_close(other);
 	close(other);
+	/* a thread that has left by longjmp, and lives: nobody waits for it, and the flow stays */
+	k = fake_open(4);
+	xr_store_relaxed(&k->f->priv->young.lock.owner, 1);
+	fake_stay_reason = XR_REASON_NONE;
+	assert_int_equal(ctl(EPOLL_CTL_ADD, k->fd, EPOLLIN, 9), 0);
+	assert_int_equal(fake_stay_reason, XR_REASON_EPOLL_EXCLUSIVE);
+	assert_int_equal(ctl(EPOLL_CTL_ADD, k->fd, EPOLLIN, 9), -EEXIST);
 }
 
 static void closed_flows_and_files(void **state)

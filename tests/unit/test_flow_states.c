@@ -379,12 +379,43 @@ static void a_look_may_come_after_the_end(void **state)
 	assert_null(f->priv->regs);
 }
 
+/*
+ * One thread has read, and not yet added it up, when another one closes the connection and accepts
+ * the next: what was added to that one's account made its upgrade fail, and it was reset.
+ */
+static void a_call_may_end_after_the_close(void **state)
+{
+	struct xr_flow *f = xr_flow_new(-1, AF_INET, XR_FLOW_ACCEPT, 0), *next, *third;
+
+	(void)state;
+	assert_non_null(f);
+	assert_int_equal(xr_flow_tcp_rx_begin(f), 1);
+	assert_int_equal(xr_flow_tcp_tx_begin(f), 1);
+	xr_store_relaxed(&f->priv->fds, 0);
+	xr_flow_release(f);
+	next = xr_flow_new(-1, AF_INET, XR_FLOW_ACCEPT, 0);
+	assert_ptr_not_equal(next, f);
+	xr_flow_tcp_rx_end(f, -1, 5);
+	xr_flow_sweep_now();
+	/* a writer is inside still */
+	third = xr_flow_new(-1, AF_INET, XR_FLOW_ACCEPT, 0);
+	assert_ptr_not_equal(third, f);
+	xr_flow_tcp_tx_end(f, -1, 7);
+	assert_int_equal(xr_load_relaxed(&next->tcp_rx), 0);
+	assert_int_equal(xr_load_relaxed(&third->tcp_tx), 0);
+	usleep(150000);
+	xr_flow_sweep_now();
+	assert_ptr_equal(xr_flow_new(-1, AF_INET, XR_FLOW_ACCEPT, 0), f);
+	assert_int_equal(xr_load_relaxed(&f->tcp_rx), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_receive_state_meets_every_event),
 		cmocka_unit_test(readable_is_what_a_read_finds),
 		cmocka_unit_test(a_look_may_come_after_the_end),
+		cmocka_unit_test(a_call_may_end_after_the_close),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
