@@ -65,9 +65,9 @@ static int rx_take_start(struct xr_flow *f, const struct xr_view *v)
 	int r;
 
 	if (v->arg < got) {
-		xr_warn("peer process %d leaves TCP at offset %llu of %llu that were read: %llx%s%s",
-			f->link->peer_pid, (unsigned long long)v->arg, (unsigned long long)got, (unsigned long long)
-			xr_load_relaxed(&f->rx.dir->consumed), f->rx.sealed ? ", sealed" : "", f->rx.replayed ? ", replayed" : "");
+		xr_warn("peer process %d leaves TCP at offset %lu of %lu that were read: %lx%s",
+			f->link->peer_pid, (unsigned long)v->arg, (unsigned long)got,
+			(unsigned long)xr_load_relaxed(&f->rx.dir->consumed), f->rx.sealed ? ", sealed" : "");
 		return -EPROTO;
 	}
 	xr_shm_rx_take(&f->rx, v, 0);
