@@ -145,6 +145,7 @@ def test_idle_server_sleeps(redis):
     assert p.line() == "199"
 
 
+@pytest.mark.one_host     # what carries on TCP between hosts has none of them
 @pytest.mark.modes("both")
 def test_mechanisms_are_at_work(redis):
     """What xr-stat shows of a program that knows nothing of it: both kinds of messages, windows that move, queues
@@ -174,6 +175,7 @@ def test_mechanisms_are_at_work(redis):
     assert len(end) == 1 and end[0]["rx"]["probes"] > 0 and end[0]["carrier"] == env.fabric, end
 
 
+@pytest.mark.one_host     # what carries on TCP between hosts has none of them
 @pytest.mark.modes("both")
 def test_reconnects_use_memory_again(redis):
     """One connection after the other: memory is shared once, and queues are used again."""

@@ -93,9 +93,9 @@ static void note_registration(struct regs *g, const struct op *o, const struct r
 	if (o->kind == OP_SETOPT && (o->arg[1] == OPT_RCVLOWAT || o->arg[1] == OPT_RCVBUF ||
 				     o->arg[1] == OPT_SNDBUF))
 		memset(g->option, 1, sizeof(g->option));
-	/* and once more when the peer's kernel acknowledges the FIN, some time later */
+	/* and once more when the peer's kernel acknowledges the FIN, which may be when its program reads */
 	if (o->kind == OP_SHUTDOWN)
-		memset(g->option, 3, sizeof(g->option));
+		memset(g->option, UINT8_MAX, sizeof(g->option));
 	/* a look that had room for all */
 	if (o->kind == OP_EPWAIT && p->ret >= 0 && p->ret < o->arg[2] && o->arg[0] >= 0 &&
 	    o->arg[0] < EPS && g->option[o->side][o->arg[0]])
