@@ -317,17 +317,6 @@ static void flow_free(struct xr_flow *f)
 {
 	struct xr_flow_slab *s = &xr_slab;
 
-	if (f->st) {
-		xr_stats_flow_free(f->st);
-		f->st = NULL;
-	}
-	/*
-	 * Most connections are short and never touch the directions: nor does their end.  What belongs
-	 * to the slot stays: a thread whose epoll_wait looks at the flow does not know of the close yet.
-	 */
-	if (f->dir_off)
-		memset((char *)f + offsetof(struct xr_flow, rx_lock), 0,
-		       offsetof(struct xr_flow, meta) - offsetof(struct xr_flow, rx_lock));
 	xr_slab_lock();
 	f->next_free = s->free;
 	s->free = f->index;
@@ -358,6 +347,11 @@ static void flow_detach_link(struct xr_flow *f)
 		xr_link_unref(f->past[--f->npast]);
 }
 
+/* From behind one member to another one. */
+#define flow_zero(f, from, to)										\
+	memset((char *)(f) + offsetof(struct xr_flow, from) + sizeof((f)->from), 0,			\
+	       offsetof(struct xr_flow, to) - offsetof(struct xr_flow, from) - sizeof((f)->from))
+
 #define INSIDE_NS	10000000000ull	/* from the close on; who comes out later looks at gen */
 
 /*
@@ -382,12 +376,37 @@ static int flow_in_use(struct xr_flow *f)
 	return xr_flow_holders(f) || flow_inside(f) || (f->link && !flow_peer_done(f));
 }
 
-static void flow_reclaim(struct xr_flow *f)
+/*
+ * 1, or 0: not now.  Most connections are short and never touch the directions: nor does their end.  A
+ * thread whose epoll_wait looks at one that has moved does not know of the close yet: it is waited for,
+ * since what it has read of this connection must not meet the next one in the slot.  Whoever gets a lock
+ * later finds that the kernel carries all, and what belongs to the slot.
+ */
+static int flow_reclaim(struct xr_flow *f)
 {
+	int moved = f->link || f->dir_off;
+
+	if (moved && xr_lock_left(&f->tx_lock))
+		return 0;
+	if (moved && xr_lock_left(&f->rx_lock)) {
+		xr_unlock(&f->tx_lock);
+		return 0;
+	}
 	xr_store_release(&f->path, 0);
 	if (f->link)
 		flow_detach_link(f);
+	if (f->st) {
+		xr_stats_flow_free(f->st);
+		f->st = NULL;
+	}
+	if (moved) {
+		flow_zero(f, rx_lock, tx_lock);
+		flow_zero(f, tx_lock, meta);
+		xr_unlock(&f->rx_lock);
+		xr_unlock(&f->tx_lock);
+	}
 	flow_free(f);
+	return 1;
 }
 
 /* Nothing is left to be seen, but for what the peer has yet to read. */
@@ -429,16 +448,14 @@ void xr_flow_closed(struct xr_flow *f)
 	}
 	/* of no use for an upgrade any more */
 	f->up_after = UINT64_MAX;
-	if (flow_in_use(f)) {
-		if (xr_load_relaxed(&f->k_rx) | xr_load_relaxed(&f->k_tx))
-			f->up_after = xr_now_ns() + INSIDE_NS;
-		xr_slab_lock();
-		f->next_free = xr_slab.limbo;
-		xr_slab.limbo = f->index;
-		xr_slab_unlock();
+	if (!flow_in_use(f) && flow_reclaim(f))
 		return;
-	}
-	flow_reclaim(f);
+	if (xr_load_relaxed(&f->k_rx) | xr_load_relaxed(&f->k_tx))
+		f->up_after = xr_now_ns() + INSIDE_NS;
+	xr_slab_lock();
+	f->next_free = xr_slab.limbo;
+	xr_slab.limbo = f->index;
+	xr_slab_unlock();
 }
 
 void xr_flow_sweep_now(void)
@@ -446,7 +463,7 @@ void xr_flow_sweep_now(void)
 	static _Atomic uint64_t last, period;
 	struct xr_flow_slab *s = &xr_slab;
 	uint64_t now, then = xr_load_relaxed(&last);
-	uint32_t i, done = UINT32_MAX, keep = UINT32_MAX, kept = 0;
+	uint32_t i, keep = UINT32_MAX, kept = 0;
 
 	xr_care_reap();
 	if (s->pid == xr_getpid())
@@ -467,27 +484,18 @@ void xr_flow_sweep_now(void)
 		i = f->next_free;
 		if (f->link && !flow_peer_done(f))
 			xr_shm_link_progress(f->link);
-		if (!flow_in_use(f)) {
-			f->next_free = done;
-			done = f->index;
-		} else {
-			if (f->st && flow_delivered(f)) {
-				xr_stats_flow_free(f->st);
-				f->st = NULL;
-			}
-			f->next_free = keep;
-			keep = f->index;
-			kept++;
+		if (!flow_in_use(f) && flow_reclaim(f))
+			continue;
+		if (f->st && flow_delivered(f)) {
+			xr_stats_flow_free(f->st);
+			f->st = NULL;
 		}
+		f->next_free = keep;
+		keep = f->index;
+		kept++;
 	}
 	/* children that were killed never let go: the longer the list, the rarer the look */
 	xr_store_relaxed(&period, 100000000u + 10000u * (uint64_t)kept);
-	for (; done != UINT32_MAX;) {
-		struct xr_flow *f = &s->flow[done];
-
-		done = f->next_free;
-		flow_reclaim(f);
-	}
 	xr_slab_lock();
 	while (keep != UINT32_MAX) {
 		struct xr_flow *f = &s->flow[keep];

@@ -51,3 +51,13 @@ int xr_lock_soon(struct xr_lock *l)
 	}
 	return -EAGAIN;
 }
+
+int xr_lock_left(struct xr_lock *l)
+{
+	uint32_t seen;
+
+	if (!xr_trylock(l))
+		return 0;
+	seen = xr_load_relaxed(&l->owner);
+	return seen && lock_owner_gone(seen) && xr_cas(&l->owner, &seen, (uint32_t)xr_gettid()) ? 0 : -EBUSY;
+}

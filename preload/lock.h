@@ -35,6 +35,9 @@ static inline int xr_lock(struct xr_lock *l)
 /* 0, or -EAGAIN: its holder takes long, or has left by longjmp and will never let go. */
 int xr_lock_soon(struct xr_lock *l);
 
+/* 0 or -EBUSY: a try that also takes what a process that is gone has left. */
+int xr_lock_left(struct xr_lock *l);
+
 static inline void xr_unlock(struct xr_lock *l)
 {
 	/* release: the section's writes before the lock is seen free */

@@ -409,12 +409,54 @@ static void a_call_may_end_after_the_close(void **state)
 	assert_int_equal(xr_load_relaxed(&f->tcp_rx), 0);
 }
 
+/*
+ * One thread's epoll_wait is at a connection, holding its lock, when another one closes it: what that
+ * thread has seen of it was then done to the next connection in the slot, which was reset.
+ */
+static void a_look_keeps_the_slot(void **state)
+{
+	struct xr_flow *f, *next;
+	int side;
+
+	(void)state;
+	for (side = 0; side < 2; side++) {
+		struct xr_lock *l;
+
+		flow_make();
+		flow_on_ring();
+		f = R.f;
+		l = side ? &f->tx_lock : &f->rx_lock;
+		/* another thread: one that lives */
+		xr_store_relaxed(&l->owner, 1);
+		flow_end();
+		next = xr_flow_new(-1, AF_INET, XR_FLOW_ACCEPT, 0);
+		assert_ptr_not_equal(next, f);
+		assert_int_equal(xr_load_relaxed(&l->owner), 1);
+		assert_int_equal(f->tx_state, XR_TX_RING);
+		assert_non_null(f->link);
+		xr_unlock(l);
+		usleep(150000);
+		xr_flow_sweep_now();
+		assert_null(f->link);
+		assert_int_equal(f->tx_state, XR_TX_TCP);
+		xr_flow_release(next);
+	}
+	/* one that was killed lets go of nothing, and keeps nothing */
+	flow_make();
+	flow_on_ring();
+	f = R.f;
+	xr_store_relaxed(&f->rx_lock.owner, 0x3fffffff);
+	flow_end();
+	assert_null(f->link);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_receive_state_meets_every_event),
 		cmocka_unit_test(readable_is_what_a_read_finds),
 		cmocka_unit_test(a_look_may_come_after_the_end),
+		cmocka_unit_test(a_look_keeps_the_slot),
 		cmocka_unit_test(a_call_may_end_after_the_close),
 	};
 
