@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include "log.h"
 #include "mem.h"
@@ -34,6 +35,24 @@ int xr_segfile_commit(void *start, size_t len)
 				      FUTEX_OP(FUTEX_OP_ADD, 0, FUTEX_OP_CMP_EQ, 0));
 	}
 	return err == -EFAULT ? -ENOSPC : err < 0 ? (int)err : 0;
+}
+
+int xr_segfile_map(int fd, size_t size, size_t commit, void **map)
+{
+	long p, err = xr_sys2(SYS_ftruncate, fd, size);
+
+	if (err)
+		return (int)err;
+	p = xr_sys6(SYS_mmap, 0, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	if (p < 0 && p > -4096)
+		return (int)p;
+	err = xr_segfile_commit((void *)p, commit);
+	if (err) {
+		xr_sys2(SYS_munmap, p, size);
+		return (int)err;
+	}
+	*map = (void *)p;
+	return 0;
 }
 
 /* The name in field 2 may hold blanks and brackets. */

@@ -31,6 +31,9 @@ int xr_segfile_size(size_t want, size_t least, size_t *size);
 /* Gives pages to a part of the mapping.  0, or -ENOSPC. */
 int xr_segfile_commit(void *from, size_t len);
 
+/* Gives the file its size and maps it, with pages for the first `commit` bytes.  0 or -errno. */
+int xr_segfile_map(int fd, size_t size, size_t commit, void **map);
+
 /* Removes the file, and the directory when it was the last one in there. */
 void xr_segfile_remove(char *path);
 

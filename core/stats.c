@@ -62,28 +62,18 @@ static struct xr_stats_flow *slot(struct xr_stats_segment *seg, uint32_t i)
 }
 
 /* Sizes the file and maps it with its first page committed. */
-static int map_file(int fd, uint32_t max_flows, struct xr_stats_segment **seg)
+static int map_file(int fd, uint32_t max_flows, void **seg)
 {
 	size_t size;
-	long p, err = xr_segfile_size(XR_STATS_FLOWS_OFF + (size_t)max_flows * sizeof(struct xr_stats_flow),
-				      XR_STATS_FLOWS_OFF, &size);
+	int err = xr_segfile_size(XR_STATS_FLOWS_OFF + (size_t)max_flows * sizeof(struct xr_stats_flow),
+				  XR_STATS_FLOWS_OFF, &size);
 
+	if (!err)
+		err = xr_segfile_map(fd, size, PAGE, seg);
 	if (err)
-		return (int)err;
-	err = xr_sys2(SYS_ftruncate, fd, size);
-	if (err)
-		return (int)err;
-	p = xr_sys6(SYS_mmap, 0, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-	if (p < 0 && p > -4096)
-		return (int)p;
-	err = xr_segfile_commit((void *)p, PAGE);
-	if (err) {
-		xr_sys2(SYS_munmap, p, size);
-		return (int)err;
-	}
+		return err;
 	stats_size = size;
 	stats_max = (uint32_t)((size - XR_STATS_FLOWS_OFF) / sizeof(struct xr_stats_flow));
-	*seg = (struct xr_stats_segment *)p;
 	return 0;
 }
 
@@ -165,7 +155,8 @@ static void ask_parent(struct xr_stats_header *h)
 
 int xr_stats_open(const char *dir, const char *program, uint32_t max_flows)
 {
-	struct xr_stats_segment *seg = NULL;
+	struct xr_stats_segment *seg;
+	void *map;
 	int state = xr_load_acquire(&stats_state); /* pairs with the release below */
 	int err;
 
@@ -176,10 +167,11 @@ int xr_stats_open(const char *dir, const char *program, uint32_t max_flows)
 	err = xr_segfile_create(&stats_file, dir, "");
 	if (err)
 		goto fail;
-	err = map_file(stats_file.fd, max_flows, &seg);
+	err = map_file(stats_file.fd, max_flows, &map);
 	xr_sys1(SYS_close, stats_file.fd);
 	if (err)
 		goto unlink;
+	seg = map;
 	take_wishes(&seg->h, &stats_private.h);
 	fill_header(&seg->h, program);
 	ask_parent(&seg->h);

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -87,36 +86,25 @@ static void fill_header(struct xr_trace_header *h, const char *program, uint32_t
 	xr_store_release(&h->magic, XR_TRACE_MAGIC);
 }
 
-static int map_file(int fd, struct xr_trace_header **seg, uint32_t *records)
+static int map_file(int fd, void **seg, uint32_t *records)
 {
 	size_t size;
-	long p, err = xr_segfile_size(XR_TRACE_OFF + XR_TRACE_RECORDS * sizeof(struct xr_trace_rec),
-				      XR_TRACE_OFF + 64 * sizeof(struct xr_trace_rec), &size);
+	int err = xr_segfile_size(XR_TRACE_OFF + XR_TRACE_RECORDS * sizeof(struct xr_trace_rec),
+				  XR_TRACE_OFF + 64 * sizeof(struct xr_trace_rec), &size);
 
 	if (err)
-		return (int)err;
+		return err;
 	for (*records = XR_TRACE_RECORDS; XR_TRACE_OFF + *records * sizeof(struct xr_trace_rec) > size; *records /= 2)
 		;
-	err = xr_sys2(SYS_ftruncate, fd, size);
-	if (err)
-		return (int)err;
-	p = xr_sys6(SYS_mmap, 0, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-	if (p < 0 && p > -4096)
-		return (int)p;
 	/* all of it: no record may meet a file system that is full */
-	err = xr_segfile_commit((void *)p, size);
-	if (err) {
-		xr_sys2(SYS_munmap, p, size);
-		return (int)err;
-	}
-	*seg = (struct xr_trace_header *)p;
-	return 0;
+	return xr_segfile_map(fd, size, size, seg);
 }
 
 int xr_trace_open(const char *dir, const char *suffix, const char *program)
 {
 	int state = xr_load_acquire(&xr_trace_state), err; /* pairs with the release below */
-	struct xr_trace_header *seg = NULL;
+	struct xr_trace_header *seg;
+	void *map;
 	uint32_t records = 0;
 
 	if (xr_likely(state))
@@ -128,12 +116,13 @@ int xr_trace_open(const char *dir, const char *suffix, const char *program)
 		err = xr_segfile_create(&trace_file, dir, suffix);
 	if (err)
 		goto fail;
-	err = map_file(trace_file.fd, &seg, &records);
+	err = map_file(trace_file.fd, &map, &records);
 	xr_sys1(SYS_close, trace_file.fd);
 	if (err) {
 		xr_segfile_remove(trace_file.path);
 		goto fail;
 	}
+	seg = map;
 	fill_header(seg, program, records);
 	trace_seg = seg;
 	xr_store_release(&xr_trace_state, XR_TRACE_OPEN);

@@ -54,7 +54,7 @@ struct up_chunk {
 	struct xr_up_box box[CHUNK];
 };
 
-static struct up_chunk *up_chunks[XR_UP_LINKED / CHUNK];
+static _Atomic(struct up_chunk *) up_chunks[XR_UP_LINKED / CHUNK];
 static struct up_offer *up_offers;	/* NULL: none has come yet */
 static uint32_t up_fresh, up_free_list;	/* never used from here on; head of the list, number + 1 */
 static _Atomic uint32_t up_link_lock;	/* of the entries and the offers */
@@ -85,7 +85,7 @@ static void up_unlock_links(void)
 struct xr_upgrade *xr_up_link_at(uint32_t i)
 {
 	/* acquire: pairs with the release in up_entry */
-	struct up_chunk *c = __atomic_load_n(&up_chunks[i / CHUNK], __ATOMIC_ACQUIRE);
+	struct up_chunk *c = xr_load_acquire(&up_chunks[i / CHUNK]);
 
 	return c ? &c->up[i % CHUNK] : NULL;
 }
@@ -93,7 +93,7 @@ struct xr_upgrade *xr_up_link_at(uint32_t i)
 /* Entry i, mapped by now; NULL: no memory. */
 static struct xr_upgrade *up_entry(uint32_t i)
 {
-	struct up_chunk *c = up_chunks[i / CHUNK];
+	struct up_chunk *c = xr_load_relaxed(&up_chunks[i / CHUNK]);	/* written under the lock */
 	uint32_t k;
 
 	if (!c) {
@@ -105,7 +105,7 @@ static struct xr_upgrade *up_entry(uint32_t i)
 			c->box[k].index = i / CHUNK * CHUNK + k;
 		}
 		/* release: pairs with the acquire in xr_up_link_at */
-		__atomic_store_n(&up_chunks[i / CHUNK], c, __ATOMIC_RELEASE);
+		xr_store_release(&up_chunks[i / CHUNK], c);
 	}
 	return &c->up[i % CHUNK];
 }
@@ -408,9 +408,9 @@ void xr_up_link_forked(void)
 	uint32_t i;
 
 	/* links and flows are the parent's; what it had under way is nothing here */
-	for (i = 0; i < XR_UP_LINKED / CHUNK && up_chunks[i]; i++) {
-		xr_unmap(up_chunks[i], sizeof(*up_chunks[i]));
-		up_chunks[i] = NULL;
+	for (i = 0; i < XR_UP_LINKED / CHUNK && xr_load_relaxed(&up_chunks[i]); i++) {
+		xr_unmap(xr_load_relaxed(&up_chunks[i]), sizeof(struct up_chunk));
+		xr_store_relaxed(&up_chunks[i], NULL);
 	}
 	up_fresh = up_free_list = 0;
 	/* keys are of another process now */

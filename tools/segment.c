@@ -36,6 +36,26 @@ static void on_sigbus(int sig)
 	siglongjmp(shrunk, 1);
 }
 
+int xr_segment_open_dir(int base, const char *name, uid_t *uid)
+{
+	struct stat st;
+	char *end;
+	unsigned long owner = strtoul(name + strlen(XR_SEGMENT_DIR), &end, 10);
+	int fd;
+
+	if (*end || end == name + strlen(XR_SEGMENT_DIR))
+		return -EINVAL;
+	fd = openat(base, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (fstat(fd, &st) || st.st_uid != owner || (st.st_mode & 022)) {
+		close(fd);
+		return -EACCES;
+	}
+	*uid = st.st_uid;
+	return fd;
+}
+
 int xr_segment_name(const char *name, pid_t *pid, uint64_t *start_time)
 {
 	unsigned long long start;

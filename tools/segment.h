@@ -65,6 +65,13 @@ int xr_segment_read(int dirfd, const char *name, struct xr_segment *seg, const c
 
 void xr_segment_free(struct xr_segment *seg);
 
+/*
+ * A directory of files that processes publish, by its name in `base`: XR_SEGMENT_DIR and a user.  It has
+ * to belong to that user, and nobody else may write there.  A descriptor, or -errno.
+ */
+#define XR_SEGMENT_DIR "xrdma-"
+int xr_segment_open_dir(int base, const char *name, uid_t *uid);
+
 /* "pid.starttime" of a file name: 0 or -EINVAL. */
 int xr_segment_name(const char *name, pid_t *pid, uint64_t *start_time);
 

@@ -13,35 +13,12 @@
 #include "core/trace.h"
 #include "stat.h"
 
-#define PREFIX "xrdma-"
-
 /* A file that is still empty after this long has lost its maker. */
 #define NEWBORN_SECONDS 60
 
 static void complain(const char *dir, const char *name, const char *why)
 {
 	fprintf(stderr, "xr-stat: %s/%s %s\n", dir, name, why);
-}
-
-/* The directory belongs to the user in its name, and nobody else can write there. */
-static int open_user_dir(int base, const char *name, uid_t *uid)
-{
-	struct stat st;
-	char *end;
-	unsigned long owner = strtoul(name + strlen(PREFIX), &end, 10);
-	int fd;
-
-	if (*end || end == name + strlen(PREFIX))
-		return -EINVAL;
-	fd = openat(base, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	if (fstat(fd, &st) || st.st_uid != owner || (st.st_mode & 022)) {
-		close(fd);
-		return -EACCES;
-	}
-	*uid = st.st_uid;
-	return fd;
 }
 
 static bool selected(const struct xr_stat_options *opt, const struct xr_segment *seg)
@@ -197,9 +174,9 @@ int xr_stat_collect(const struct xr_stat_options *opt, struct xr_stat_set *set)
 		uid_t uid = 0;
 		int fd;
 
-		if (strncmp(de->d_name, PREFIX, strlen(PREFIX)))
+		if (strncmp(de->d_name, XR_SEGMENT_DIR, strlen(XR_SEGMENT_DIR)))
 			continue;
-		fd = open_user_dir(dirfd(base), de->d_name, &uid);
+		fd = xr_segment_open_dir(dirfd(base), de->d_name, &uid);
 		if (fd < 0)
 			continue; /* not a directory of ours, or not ours to read */
 		snprintf(name, sizeof(name), "%s/%s", opt->base, de->d_name);

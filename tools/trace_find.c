@@ -10,8 +10,6 @@
 
 #include "trace.h"
 
-#define PREFIX "xrdma-"
-
 static int add(struct xr_trace_set *set, const struct xr_trace_file *f)
 {
 	struct xr_trace_file *more = reallocarray(set->file, set->n + 1, sizeof(*more));
@@ -27,27 +25,6 @@ static void complain(struct xr_trace_set *set, const char *dir, const char *name
 {
 	fprintf(stderr, "xr-trace: %s%s%s: %s\n", dir, *dir ? "/" : "", name, why);
 	set->errors++;
-}
-
-/* Belongs to the user in its name, and nobody else can write there. */
-static int open_user_dir(int base, const char *name, uid_t *uid)
-{
-	struct stat st;
-	char *end;
-	unsigned long owner = strtoul(name + strlen(PREFIX), &end, 10);
-	int fd;
-
-	if (*end || end == name + strlen(PREFIX))
-		return -EINVAL;
-	fd = openat(base, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	if (fstat(fd, &st) || st.st_uid != owner || (st.st_mode & 022)) {
-		close(fd);
-		return -EACCES;
-	}
-	*uid = st.st_uid;
-	return fd;
 }
 
 static int find_in(const struct xr_trace_options *opt, const char *dirname, int dirfd, uid_t uid,
@@ -134,9 +111,9 @@ int xr_trace_find(const struct xr_trace_options *opt, struct xr_trace_set *set)
 		uid_t uid = 0;
 		int fd;
 
-		if (strncmp(de->d_name, PREFIX, strlen(PREFIX)))
+		if (strncmp(de->d_name, XR_SEGMENT_DIR, strlen(XR_SEGMENT_DIR)))
 			continue;
-		fd = open_user_dir(dirfd(base), de->d_name, &uid);
+		fd = xr_segment_open_dir(dirfd(base), de->d_name, &uid);
 		if (fd < 0)
 			continue; /* not a directory of ours, or not ours to read */
 		snprintf(name, sizeof(name), "%s/%s", opt->base, de->d_name);

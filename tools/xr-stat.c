@@ -5,20 +5,13 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/config.h"
 #include "core/tune.h"
 #include "core/xrdma.h"
 #include "stat.h"
-
-enum {
-	EXIT_SHOWN,
-	EXIT_PARTLY, /* some segment could not be read, or the process asked for is not there */
-	EXIT_TROUBLE,
-};
+#include "watch.h"
 
 enum {
 	OPT_PROMETHEUS = 0x1000,
@@ -235,31 +228,11 @@ static int print(FILE *out, const struct xr_stat_options *opt, const struct xr_s
 	return 0;
 }
 
-/* A screenful: no line wraps, none scrolls away. */
-static void show_screen(const char *text)
+static int show(FILE *out, void *arg)
 {
-	struct winsize ws = {0};
-	int rows, columns;
-
-	ioctl(STDOUT_FILENO, TIOCGWINSZ, &ws);
-	rows = ws.ws_row ? ws.ws_row : 24;
-	columns = ws.ws_col ? ws.ws_col : 80;
-	fputs("\033[H\033[J", stdout);
-	for (int row = 1; row < rows && *text; row++) {
-		int len = (int)strcspn(text, "\n");
-
-		printf("%.*s\n", len < columns ? len : columns, text);
-		text += len + (text[len] == '\n');
-	}
-}
-
-static int once(const struct xr_stat_options *opt, bool screen)
-{
+	const struct xr_stat_options *opt = arg;
 	struct xr_stat_set set;
-	char *text = NULL;
-	size_t size;
-	FILE *out = screen ? open_memstream(&text, &size) : stdout;
-	int err = out ? xr_stat_collect(opt, &set) : -ENOMEM, status = EXIT_SHOWN;
+	int err = xr_stat_collect(opt, &set), status = EXIT_SHOWN;
 
 	if (err) {
 		fprintf(stderr, "xr-stat: %s: %s\n", opt->base, strerror(-err));
@@ -275,54 +248,25 @@ static int once(const struct xr_stat_options *opt, bool screen)
 		status = EXIT_PARTLY;
 	}
 	xr_stat_release(&set);
-	if (screen && !fclose(out)) {
-		show_screen(text);
-		free(text);
-	}
-	if (fflush(stdout) || ferror(stdout)) {
-		fprintf(stderr, "xr-stat: standard output: %s\n", strerror(errno));
-		status = EXIT_TROUBLE;
-	}
 	return status;
-}
-
-/* Of all mistakes, those that make us look in the wrong place. */
-static void where_to_look(void *arg, const char *where, unsigned int line, const char *msg)
-{
-	(void)arg;
-	if (strncmp(msg, "stats_dir", 9) && strncmp(msg, "not read", 8))
-		return;
-	if (line)
-		fprintf(stderr, "xr-stat: %s:%u: %s\n", where, line, msg);
-	else
-		fprintf(stderr, "xr-stat: %s: %s\n", where, msg);
 }
 
 int main(int argc, char **argv)
 {
-	static struct xr_config cfg;
 	struct xr_stat_options opt = {.fd = -1};
+	struct xr_watch watch = {.tool = "xr-stat", .show = show, .arg = &opt};
 	const struct argp argp = {.options = options, .parser = parse, .doc = doc};
-	struct timespec pause;
-	bool screen;
-	int status;
+	const char *dir;
 
 	argp_err_exit_status = EXIT_TROUBLE;
 	argp_program_version_hook = print_version;
 	argp_parse(&argp, argc, argv, 0, NULL, &opt);
-	xr_config_load(&cfg, NULL, environ, where_to_look, NULL);
-	opt.base = opt.dir ? opt.dir : cfg.stats_dir;
+	dir = xr_watch_directory(watch.tool);
+	opt.base = opt.dir ? opt.dir : dir;
 	if (opt.retreat || opt.back || opt.tunes)
 		return xr_stat_control(&opt);
-	screen = opt.watch > 0 && !opt.json && !opt.prometheus && isatty(STDOUT_FILENO);
-	pause.tv_sec = (time_t)opt.watch;
-	pause.tv_nsec = (long)((opt.watch - (double)pause.tv_sec) * 1e9);
-	for (;;) {
-		status = once(&opt, screen);
-		if (!(opt.watch > 0) || status == EXIT_TROUBLE)
-			return status;
-		nanosleep(&pause, NULL);
-		if (!screen && !opt.json)
-			putchar('\n');
-	}
+	watch.seconds = opt.watch;
+	watch.page = !opt.json && !opt.prometheus;
+	watch.parted = !opt.json;
+	return xr_watch(&watch);
 }

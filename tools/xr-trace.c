@@ -4,19 +4,12 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/config.h"
 #include "core/xrdma.h"
 #include "trace.h"
-
-enum {
-	EXIT_SHOWN,
-	EXIT_PARTLY,
-	EXIT_TROUBLE,
-};
+#include "watch.h"
 
 enum {
 	OPT_OTLP = 0x1000,
@@ -155,24 +148,6 @@ bool xr_trace_wanted(const struct xr_trace_options *opt, const struct xr_trace_m
 	       (end_wanted(opt, &m->sender) || end_wanted(opt, &m->receiver));
 }
 
-/* A screenful: no line wraps, none scrolls away. */
-static void show_screen(const char *text)
-{
-	struct winsize ws = {0};
-	int rows, columns;
-
-	ioctl(STDOUT_FILENO, TIOCGWINSZ, &ws);
-	rows = ws.ws_row ? ws.ws_row : 24;
-	columns = ws.ws_col ? ws.ws_col : 80;
-	fputs("\033[H\033[J", stdout);
-	for (int row = 1; row < rows && *text; row++) {
-		int len = (int)strcspn(text, "\n");
-
-		printf("%.*s\n", len < columns ? len : columns, text);
-		text += len + (text[len] == '\n');
-	}
-}
-
 static int print(FILE *out, const struct xr_trace_options *opt, const struct xr_trace_set *set)
 {
 	struct xr_trace_msgs msgs;
@@ -195,13 +170,11 @@ static int print(FILE *out, const struct xr_trace_options *opt, const struct xr_
 	return err;
 }
 
-static int once(const struct xr_trace_options *opt, bool screen)
+static int show(FILE *out, void *arg)
 {
+	const struct xr_trace_options *opt = arg;
 	struct xr_trace_set set;
-	char *text = NULL;
-	size_t size;
-	FILE *out = screen ? open_memstream(&text, &size) : stdout;
-	int err = out ? xr_trace_find(opt, &set) : -ENOMEM, status = EXIT_SHOWN;
+	int err = xr_trace_find(opt, &set), status = EXIT_SHOWN;
 
 	if (err) {
 		fprintf(stderr, "xr-trace: %s: %s\n", opt->base, strerror(-err));
@@ -215,52 +188,22 @@ static int once(const struct xr_trace_options *opt, bool screen)
 		status = EXIT_PARTLY;
 	}
 	xr_trace_set_free(&set);
-	if (screen && !fclose(out)) {
-		show_screen(text);
-		free(text);
-	}
-	if (fflush(stdout) || ferror(stdout)) {
-		fprintf(stderr, "xr-trace: standard output: %s\n", strerror(errno));
-		status = EXIT_TROUBLE;
-	}
 	return status;
-}
-
-/* Of all mistakes, those that make us look in the wrong place. */
-static void where_to_look(void *arg, const char *where, unsigned int line, const char *msg)
-{
-	(void)arg;
-	if (strncmp(msg, "stats_dir", 9) && strncmp(msg, "not read", 8))
-		return;
-	if (line)
-		fprintf(stderr, "xr-trace: %s:%u: %s\n", where, line, msg);
-	else
-		fprintf(stderr, "xr-trace: %s: %s\n", where, msg);
 }
 
 int main(int argc, char **argv)
 {
-	static struct xr_config cfg;
 	struct xr_trace_options opt = {.last = 10};
+	struct xr_watch watch = {.tool = "xr-trace", .show = show, .arg = &opt};
 	const struct argp argp = {.options = options, .parser = parse, .args_doc = "[FILE...]", .doc = doc};
-	struct timespec pause;
-	bool screen;
-	int status;
+	const char *dir;
 
 	argp_err_exit_status = EXIT_TROUBLE;
 	argp_program_version_hook = print_version;
 	argp_parse(&argp, argc, argv, 0, NULL, &opt);
-	xr_config_load(&cfg, NULL, environ, where_to_look, NULL);
-	opt.base = opt.dir ? opt.dir : cfg.stats_dir;
-	screen = opt.watch > 0 && !opt.json && !opt.otlp && isatty(STDOUT_FILENO);
-	pause.tv_sec = (time_t)opt.watch;
-	pause.tv_nsec = (long)((opt.watch - (double)pause.tv_sec) * 1e9);
-	for (;;) {
-		status = once(&opt, screen);
-		if (!(opt.watch > 0) || status == EXIT_TROUBLE)
-			return status;
-		nanosleep(&pause, NULL);
-		if (!screen && !opt.json && !opt.otlp)
-			putchar('\n');
-	}
+	dir = xr_watch_directory(watch.tool);
+	opt.base = opt.dir ? opt.dir : dir;
+	watch.seconds = opt.watch;
+	watch.page = watch.parted = !opt.json && !opt.otlp;
+	return xr_watch(&watch);
 }
