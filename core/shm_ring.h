@@ -232,7 +232,7 @@ struct xr_shm_rx {
 	uint32_t byte;			/* bytes of it already taken (maybe uncommitted) */
 	uint32_t traced;		/* the slot seen last that begins a traced send, 0: nothing to tell */
 	uint64_t committed;		/* value of `consumed` this end wrote last */
-	uint64_t got;			/* payload bytes committed */
+	_Atomic uint64_t got;		/* payload bytes committed; epoll looks without the lock */
 	uint64_t pending;		/* payload bytes taken and not committed */
 	uint32_t arm_gen;
 	uint32_t tx_arm_seen;		/* gen:16 | waiter:16 of the last space notice given */

@@ -103,7 +103,7 @@ static void rx_unseal(struct xr_shm_rx *rx)
 	if (rx->final || !rx_behind_seal(rx, rx->seq, rx->byte) ||
 	    !(xr_load_acquire(&rx->dir->consumed) & XR_REPLAYING))
 		return;
-	rx->got += rx->pending;
+	xr_count(&rx->got, rx->pending);
 	rx->pending = 0;
 	rx->sealed = 0;
 	rx->replayed = 1;
@@ -164,20 +164,20 @@ int xr_shm_rx_commit(struct xr_shm_rx *rx)
 		return 0;
 	if (xr_unlikely(rx->replayed)) {
 		rx->late += rx->pending;
-		rx->got += rx->pending;
+		xr_count(&rx->got, rx->pending);
 		rx->pending = 0;
 		return 0;
 	}
 	if (xr_unlikely(rx->sealed)) {
 		/* the shared word says the end already; the position is this family's own */
-		rx->got += rx->pending;
+		xr_count(&rx->got, rx->pending);
 		rx->pending = 0;
 		return 0;
 	}
 	/* seq_cst: also orders the look at tx_arm after it, see xr_shm_rx_wants_notice */
 	if (xr_likely(xr_cas(&rx->dir->consumed, &old, want))) {
 		rx->committed = want;
-		rx->got += rx->pending;
+		xr_count(&rx->got, rx->pending);
 		rx->pending = 0;
 		return 0;
 	}

@@ -252,7 +252,7 @@ struct xr_stats_flow *xr_stats_parent_map(const struct xr_stats_flow *f, uint64_
 	m->at = (void *)p;
 	their = (struct xr_stats_flow *)((char *)m->at + (off - from));
 	/* the parent may have closed it, and the slot be another connection's */
-	if (their->ident.state != XR_STATE_FREE && inode && their->ident.inode == inode)
+	if (xr_load_relaxed(&their->ident.state) != XR_STATE_FREE && inode && their->ident.inode == inode)
 		return their;
 	xr_stats_parent_unmap(m);
 	return NULL;
@@ -363,12 +363,12 @@ struct xr_stats_flow *xr_stats_flow_alloc(int fd, uint64_t inode, unsigned int r
 	xr_store_relaxed(&f->hold, 0);
 	xr_stats_addr_set(&f->ident.local, local);
 	xr_stats_addr_set(&f->ident.peer, peer);
-	f->ident.fd = fd;
+	xr_store_relaxed(&f->ident.fd, fd);
 	f->ident.inode = inode;
 	f->ident.role = (uint8_t)role;
 	f->ident.opened_ns = xr_now_ns();
-	f->ident.reason = XR_REASON_YOUNG;
-	f->ident.state = XR_STATE_ESTAB;
+	xr_store_relaxed(&f->ident.reason, XR_REASON_YOUNG);
+	xr_store_relaxed(&f->ident.state, XR_STATE_ESTAB);
 	/* nobody else writes here: the slot was free, and free ones are zeroed below */
 	xr_stats_ident_end(f);
 	return f;
@@ -406,7 +406,7 @@ void xr_stats_flow_free(struct xr_stats_flow *f)
 	if (!f || seg == &stats_private || (uintptr_t)f < (uintptr_t)slot(seg, 0) || i >= stats_max)
 		return;
 	xr_stats_ident_begin(f);
-	f->ident.state = XR_STATE_FREE;
+	xr_store_relaxed(&f->ident.state, XR_STATE_FREE);
 	/*
 	 * In the bracket too: a reader that met the slot before looks at the totals again,
 	 * sees that they moved, and starts over.
@@ -442,8 +442,8 @@ void xr_stats_flow_closing(struct xr_stats_flow *f)
 	if (!f)
 		return;
 	xr_stats_ident_begin(f);
-	f->ident.state = XR_STATE_CLOSING;
-	f->ident.fd = -1;
+	xr_store_relaxed(&f->ident.state, XR_STATE_CLOSING);
+	xr_store_relaxed(&f->ident.fd, -1);
 	xr_stats_ident_end(f);
 }
 
@@ -452,7 +452,7 @@ void xr_stats_flow_state(struct xr_stats_flow *f, enum xr_stats_state state)
 	if (!f)
 		return;
 	xr_stats_ident_begin(f);
-	f->ident.state = (uint8_t)state;
+	xr_store_relaxed(&f->ident.state, (uint8_t)state);
 	xr_stats_ident_end(f);
 }
 
@@ -461,29 +461,33 @@ void xr_stats_flow_reason(struct xr_stats_flow *f, enum xr_reason reason)
 	if (!f)
 		return;
 	xr_stats_ident_begin(f);
-	f->ident.reason = (uint16_t)reason;
+	xr_store_relaxed(&f->ident.reason, (uint16_t)reason);
 	if (reason != XR_REASON_NONE && reason != XR_REASON_YOUNG)
-		f->ident.last_reason = (uint16_t)reason;
+		xr_store_relaxed(&f->ident.last_reason, (uint16_t)reason);
 	xr_stats_ident_end(f);
 }
 
 void xr_stats_flow_carrier(struct xr_stats_flow *f, enum xr_carrier tx, enum xr_carrier rx,
 			   uint32_t peer_pid)
 {
+	uint8_t was_tx, was_rx;
+
 	if (!f)
 		return;
 	xr_stats_ident_begin(f);
-	if (tx != XR_CARRIER_TCP && f->ident.carrier_tx == XR_CARRIER_TCP)
-		f->ident.upgraded_ns = xr_now_ns();
+	was_tx = xr_load_relaxed(&f->ident.carrier_tx);
+	was_rx = xr_load_relaxed(&f->ident.carrier_rx);
+	if (tx != XR_CARRIER_TCP && was_tx == XR_CARRIER_TCP)
+		xr_store_relaxed(&f->ident.upgraded_ns, xr_now_ns());
 	if (tx == XR_CARRIER_TCP && rx == XR_CARRIER_TCP &&
-	    (f->ident.carrier_tx != XR_CARRIER_TCP || f->ident.carrier_rx != XR_CARRIER_TCP))
+	    (was_tx != XR_CARRIER_TCP || was_rx != XR_CARRIER_TCP))
 		xr_stats_inc(&f->ctl.retreats, 1);
-	f->ident.carrier_tx = (uint8_t)tx;
-	f->ident.carrier_rx = (uint8_t)rx;
+	xr_store_relaxed(&f->ident.carrier_tx, (uint8_t)tx);
+	xr_store_relaxed(&f->ident.carrier_rx, (uint8_t)rx);
 	if (peer_pid)
-		f->ident.peer_pid = peer_pid;
+		xr_store_relaxed(&f->ident.peer_pid, peer_pid);
 	if (tx != XR_CARRIER_TCP && rx != XR_CARRIER_TCP)
-		f->ident.reason = XR_REASON_NONE;
+		xr_store_relaxed(&f->ident.reason, XR_REASON_NONE);
 	xr_stats_ident_end(f);
 }
 

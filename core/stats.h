@@ -121,18 +121,19 @@ struct xr_stats_addr {
 };
 
 /* Identity: under seq. Multiples of 8 bytes, no padding, same layout on every ABI. */
+/* What two threads may write at once, or a child of the process, is atomic: a reader then gets one or the other. */
 struct xr_stats_ident {
 	struct xr_stats_addr local, peer; /* 40 bytes */
 	uint64_t inode;			  /* of the socket; 0 unknown */
 	uint64_t opened_ns;		  /* CLOCK_MONOTONIC: slot taken */
-	uint64_t upgraded_ns;		  /* last upgrade; 0 never */
-	int32_t fd;
-	uint32_t peer_pid; /* 0 unknown */
-	uint8_t state;	   /* enum xr_stats_state */
-	uint8_t role;	   /* enum xr_role of config.h */
-	uint8_t carrier_tx, carrier_rx;
-	uint16_t reason;      /* why it is on TCP now; 0 on a fabric */
-	uint16_t last_reason; /* of the last failed attempt or retreat */
+	_Atomic uint64_t upgraded_ns;	  /* last upgrade; 0 never */
+	_Atomic int32_t fd;
+	_Atomic uint32_t peer_pid; /* 0 unknown */
+	_Atomic uint8_t state;	   /* enum xr_stats_state */
+	uint8_t role;		   /* enum xr_role of config.h */
+	_Atomic uint8_t carrier_tx, carrier_rx;
+	_Atomic uint16_t reason;      /* why it is on TCP now; 0 on a fabric */
+	_Atomic uint16_t last_reason; /* of the last failed attempt or retreat */
 };
 
 /* One direction. Written under the flow's send (receive) lock only. */
@@ -368,7 +369,7 @@ static inline void xr_stats_gauge32(_Atomic uint32_t *p, uint32_t v)
 /*
  * Brackets of a change of f->ident, under the flow's control lock. For example
  *	xr_stats_ident_begin(f);
- *	f->ident.carrier_tx = XR_CARRIER_SHM;
+ *	xr_store_relaxed(&f->ident.carrier_tx, XR_CARRIER_SHM);
  *	xr_stats_ident_end(f);
  * f must not be NULL. A signal handler may read the segment in between, not change it.
  */

@@ -71,7 +71,7 @@ void xr_far_tx_frozen(struct xr_flow *f)
 	put_be(far->tx_frame.offset, 8, f->tx.sent - xr_shm_tx_owed(&f->tx));
 	far->tx_frame.kind = far->tx_kind;
 	/* racy where another thread reads: then the program that closes does not care */
-	put_be(far->tx_frame.consumed, 4, f->rx.got);
+	put_be(far->tx_frame.consumed, 4, xr_load_relaxed(&f->rx.got));
 	far->tx_left = XR_FRAME_LEN;
 }
 
@@ -122,7 +122,7 @@ static int frame_look(struct xr_flow *f, const struct xr_frame *m, size_t n)
 	/* bytes that begin like it by chance: only before anything came over the fabric is that possible at all */
 	if (!far->rx_part)
 		far->rx_part = xr_now_ns();
-	if (n < 16 && !f->rx.got && xr_now_ns() - far->rx_part > FAR_PART_NS)
+	if (n < 16 && !xr_load_relaxed(&f->rx.got) && xr_now_ns() - far->rx_part > FAR_PART_NS)
 		return FRAME_RAW;
 	return FRAME_PART;
 }
@@ -194,7 +194,7 @@ static int frame_missing(struct xr_flow *f, int fd)
 	if (!(ev & (POLLERR | POLLRDHUP)) || (f->rx_shut && !f->tx_shut && !(ev & POLLERR)))
 		return -EAGAIN;
 	f->far->rx_due = 0;
-	if ((ev & POLLERR) || f->rx_shut || !f->rx.got || (xr_load_relaxed(&f->rx_dead) & POLLERR))
+	if ((ev & POLLERR) || f->rx_shut || !xr_load_relaxed(&f->rx.got) || (xr_load_relaxed(&f->rx_dead) & POLLERR))
 		return 0;
 	/* its sender is gone, and with it what was to follow */
 	f->reason = XR_REASON_PEER_DIED;
@@ -224,18 +224,18 @@ int xr_far_rx_take(struct xr_flow *f, int fd)
 	case FRAME_PART:
 		return -EAGAIN;
 	case FRAME_RAW:
-		if (f->rx.got)
+		if (xr_load_relaxed(&f->rx.got))
 			return (int)xr_rx_corrupt(f, fd);
 		far->rx_due = 0;
 		return 0;
 	}
 	offset = get_be(m.offset, 8);
-	if (offset > f->rx.got || m.kind < XR_FRAME_RETREAT || m.kind > XR_FRAME_CLOSE)
+	if (offset > xr_load_relaxed(&f->rx.got) || m.kind < XR_FRAME_RETREAT || m.kind > XR_FRAME_CLOSE)
 		return (int)xr_rx_corrupt(f, fd);
 	frame_heed(f, &m);
 	frame_drop(f, fd);
 	far->rx_due = 0;
-	f->rx.late = f->rx.got - offset;
+	f->rx.late = xr_load_relaxed(&f->rx.got) - offset;
 	return 0;
 }
 
@@ -254,7 +254,7 @@ int xr_far_rx_event(struct xr_flow *f, int fd, uint32_t ev)
 	case FRAME_PART:
 		return 1;
 	case FRAME_RAW:
-		if (f->rx.got || xr_shm_rx_readable(&f->rx)) {
+		if (xr_load_relaxed(&f->rx.got) || xr_shm_rx_readable(&f->rx)) {
 			xr_store_release(&f->err, (uint32_t)-xr_rx_corrupt(f, fd));
 			return 1;
 		}

@@ -153,7 +153,7 @@ static void flow_shut(struct xr_flow *f)
 /* Nothing came since the last look: is the peer's process there?  Its link tells, once for all that are on it. */
 static void flow_probe(struct xr_flow *f)
 {
-	uint64_t got = f->rx.got, now, then;
+	uint64_t got = xr_load_relaxed(&f->rx.got), now, then;
 	struct xr_shm_link *l;
 
 	if (f->owner_pid != xr_getpid() || xr_xchg(&f->priv->probed, got + 1) != got + 1)

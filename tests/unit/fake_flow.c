@@ -358,7 +358,7 @@ void fake_drain(struct fake *k)
 {
 	uint32_t n = xr_xchg(&k->queued, 0);
 
-	k->f->rx.got += n;
+	xr_count(&k->f->rx.got, n);
 	k->f->rx.seq += n != 0;
 	xr_fetch_and(&k->mask, ~(uint32_t)POLLIN);
 }

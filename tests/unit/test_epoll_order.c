@@ -131,7 +131,7 @@ static void stamps_that_lie(void **state)
 {
 	static const uint64_t lie[] = { 0, 1, UINT64_MAX, UINT64_MAX / 2, UINT64_MAX / 2 + 1 };
 	struct epoll_event ev[FLOWS];
-	uint32_t f;
+	uint32_t f, told;
 	int i, j;
 
 	(void)state;
@@ -142,9 +142,11 @@ static void stamps_that_lie(void **state)
 			fake_send(&fake[f], 1);
 			xr_store_relaxed(&fake[f].slot.stamp, lie[below(5)]);
 		}
-		for (j = 0; j < FLOWS; j += wait_ev(ev, FLOWS, 1000))
-			;
-		assert_int_equal(j, FLOWS);
+		/* in one call, or in two where a place was kept for the kernel; then some come twice */
+		for (f = 0, told = 0; f < 2 && told != (1u << FLOWS) - 1; f++)
+			for (j = wait_ev(ev, FLOWS, 1000); j > 0; j--)
+				told |= 1u << (ev[j - 1].data.u64 - 100);
+		assert_int_equal(told, (1u << FLOWS) - 1);
 		for (f = 0; f < FLOWS; f++)
 			fake_drain(&fake[f]);
 		expect_none(0);
