@@ -121,6 +121,8 @@ struct xr_shm_link {
 	} dest[4];
 	uint32_t ndest;
 	_Atomic uint32_t credit;	/* offers that may be made */
+	_Atomic uint64_t earned;	/* ns: credit for the time before has been given */
+	uint64_t opened;		/* ns */
 	_Atomic uint32_t calls;		/* that were made over it from here */
 	uint32_t offers;		/* that came in; the link's lock */
 	_Atomic uint32_t liar;		/* the peer claimed what it could not prove */

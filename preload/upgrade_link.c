@@ -11,7 +11,8 @@
  * on with its own next I/O.  No lock but the link's is held there.
  *
  * Whoever offers in vain (the other end is a process without the link, as where a server forks for
- * each connection) soon has no credit left and goes by name.
+ * each connection) soon has no credit left and goes by name.  Time gives a little back: of several
+ * processes behind one address each is offered what is the others', until its turn comes.
  */
 #include <errno.h>
 #include <string.h>
@@ -27,6 +28,7 @@
 #define CREDIT_START	64u
 #define CREDIT_PER_CALL	8u
 #define CREDIT_MAX	8192u
+#define CREDIT_NS	1000000u	/* gives one, where none is left */
 #define HEAR_NS		50000u		/* between looks at the links */
 #define HEAR_LINKS	32u		/* looked at each time */
 #define OFFER_FRESH_NS	60000000000u	/* offers that nobody wanted for so long are not looked for at each turn */
@@ -230,8 +232,10 @@ static int said_offer(struct xr_shm_link *l, const struct xr_up_msg *m)
 {
 	struct xr_tuple t;
 
-	/* more than it has credit for */
-	if (l->offers++ >= CREDIT_START + CREDIT_PER_CALL * xr_load_relaxed(&l->calls))
+	/* more than it has credit for, and than the time between the two ends' opening explains */
+	if (l->offers++ >= CREDIT_MAX + CREDIT_PER_CALL * xr_load_relaxed(&l->calls) &&
+	    l->offers > CREDIT_MAX + CREDIT_PER_CALL * xr_load_relaxed(&l->calls) +
+			(xr_now_ns() - l->opened) / CREDIT_NS)
 		return -EPROTO;
 	if (xr_load_relaxed(&l->liar) || !m->nonce)
 		return 0;
@@ -283,6 +287,8 @@ static int up_said(struct xr_shm_link *l, const void *msg, size_t len, const int
 void xr_up_link_open(struct xr_shm_link *l)
 {
 	xr_store_relaxed(&l->credit, CREDIT_START);
+	l->opened = xr_now_ns();
+	xr_store_relaxed(&l->earned, l->opened);
 	l->said = up_said;
 }
 
@@ -315,6 +321,18 @@ int xr_up_link_get(struct xr_upgrade *u, struct xr_up_msg *m, struct xr_proof_se
 
 /* ---- offers ------------------------------------------------------------------ */
 
+/* What the time since the last look is worth, at most what there was to begin with.  0: nothing. */
+static uint32_t credit_earned(struct xr_shm_link *l)
+{
+	uint64_t now = xr_now_ns(), last = xr_load_relaxed(&l->earned), n;
+
+	n = now > last ? (now - last) / CREDIT_NS : 0;
+	if (!n || !xr_cas(&l->earned, &last, now))
+		return 0;
+	n = n < CREDIT_START ? n : CREDIT_START;
+	return xr_fetch_add(&l->credit, (uint32_t)n) + (uint32_t)n;
+}
+
 static int offer_on(struct xr_upgrade *u, struct xr_shm_link *l)
 {
 	struct xr_up_msg m = { .magic = XR_UP_MAGIC, .version = XR_UP_VERSION, .type = XR_UP_OFFER,
@@ -323,6 +341,8 @@ static int offer_on(struct xr_upgrade *u, struct xr_shm_link *l)
 	int r;
 
 	do {
+		if (!left)
+			left = credit_earned(l);
 		if (!left)
 			return -EBUSY;
 	} while (!xr_cas(&l->credit, &left, left - 1));

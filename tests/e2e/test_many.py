@@ -2,6 +2,7 @@
 """Many connections between two programs, opened at once: all of them move, and soon."""
 import collections
 import resource
+import socket
 import time
 
 import pytest
@@ -48,6 +49,41 @@ def move(env, n, rounds, limit=room, first=0):
 def test_a_thousand(env):
     """Within 24 turns of each. One handshake at a time, or a few, would take hundreds."""
     move(env, 1000, 24)
+
+
+@pytest.mark.modes("both")
+def test_two_processes_behind_one_port(env):
+    """What was offered to one in vain, being the other's, does not keep its own on TCP for ever."""
+    servers = [shell.Shell(env, "server", preexec=room) for _ in range(2)]
+    client = shell.Shell(env, "client", preexec=room)
+    port = total = 0
+
+    def dial(sh, n, turns):
+        """n more, all to this one."""
+        nonlocal port, total
+        fd = sh.ok("socket", socket.AF_INET, socket.SOCK_STREAM, 0)
+        assert sh("setsockopt", fd, socket.SOL_SOCKET, socket.SO_REUSEPORT, 1).ret == 0
+        sh.ok("bind", fd, env.address, port)
+        sh.ok("listen", fd, 4096)
+        port = port or int(sh("getsockname", fd).words[1])
+        sh.bg("answer", fd)
+        total += n
+        assert client.ok("dial", n, port, turns, timeout=60) == total
+        if turns == 0:
+            time.sleep(0.2)     # all are accepted
+        assert sh("shutdown", fd, socket.SHUT_RDWR).ret == 0
+
+    for sh in servers:
+        dial(sh, 10, 20)
+    for sh in servers:
+        dial(sh, 600, 0)
+    for i in range(20):
+        assert client.ok("crowd", 1, timeout=60) == total
+        on = [sum(f["carrier"] == env.fabric for f in env.flows(sh.pid)) for sh in servers]
+        if on == [610, 610]:
+            break
+    else:
+        pytest.fail("on shm after %d turns of each: %r" % (i + 1, on))
 
 
 LIMIT = 1600

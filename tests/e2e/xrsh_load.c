@@ -273,7 +273,7 @@ static long c_crowd(struct call *k)
 	return good;
 }
 
-/* answer LFD: in one thread, accepts whoever comes, echoes what comes */
+/* answer LFD: in one thread, accepts whoever comes, until LFD is shut down, and echoes what comes */
 static long c_answer(struct call *k)
 {
 	int lfd = arg(k, 1), ep = epoll_create1(EPOLL_CLOEXEC);
@@ -293,8 +293,9 @@ static long c_answer(struct call *k)
 				struct epoll_event in = { .events = EPOLLIN };
 
 				in.data.fd = accept(lfd, NULL, NULL);
-				if (in.data.fd < 0 ||
-				    epoll_ctl(ep, EPOLL_CTL_ADD, in.data.fd, &in))
+				if (in.data.fd < 0)	/* shut down: no more of them */
+					epoll_ctl(ep, EPOLL_CTL_DEL, lfd, NULL);
+				else if (epoll_ctl(ep, EPOLL_CTL_ADD, in.data.fd, &in))
 					return -1;
 				continue;
 			}

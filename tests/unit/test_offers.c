@@ -17,6 +17,7 @@
 
 #define CREDIT		64u	/* to begin with */
 #define PER_CALL	8u
+#define CREDIT_MAX	8192u
 
 static struct xr_shm_link *host, *caller;
 static struct xr_flow flow;
@@ -201,15 +202,17 @@ static void who_calls_too_late_is_told(void **state)
 	xr_up_link_free(c);
 }
 
-/* A host whose offers nobody answers stops soon; calls give it more to make. */
+/* A host whose offers nobody answers stops soon; calls give it more to make, and time does. */
 static void credit(void **state)
 {
 	struct xr_tuple t = tuple(1);
 	struct xr_upgrade *u = claim(&t, 7);
 	uint32_t i;
+	int r = 0;
 
 	(void)state;
 	xr_links_goes_to(host, &t);
+	xr_store_relaxed(&host->earned, UINT64_MAX);
 	for (i = 0; i < CREDIT; i++)
 		assert_int_equal(xr_up_offer(u), 0);
 	assert_int_equal(xr_up_offer(u), -EBUSY);
@@ -221,9 +224,24 @@ static void credit(void **state)
 		assert_int_equal(xr_up_offer(u), 0);
 	assert_int_equal(xr_up_offer(u), -EBUSY);
 	assert_int_equal(xr_shm_link_progress(caller), 0);
-	/* who offers more than that is no honest host */
-	assert_int_equal(say(host, XR_UP_OFFER, 1, 0), 0);
-	assert_int_equal(xr_shm_link_progress(caller), -EPROTO);
+	/* five for five milliseconds, but no more for an hour than there were to begin with */
+	xr_store_relaxed(&host->earned, xr_now_ns() - 5500000);
+	for (i = 0; i < 5; i++)
+		assert_int_equal(xr_up_offer(u), 0);
+	xr_store_relaxed(&host->earned, xr_now_ns() - 3600000000000);
+	for (i = 0; i < CREDIT; i++)
+		assert_int_equal(xr_up_offer(u), 0);
+	xr_store_relaxed(&host->earned, UINT64_MAX);
+	while (!xr_up_offer(u))
+		assert_true(++i < 2 * CREDIT);
+	assert_int_equal(xr_shm_link_progress(caller), 0);
+	/* who offers more than any credit allows is no honest host */
+	for (i = 0; !r; i++) {
+		assert_int_equal(say(host, XR_UP_OFFER, 1, 0), 0);
+		r = xr_shm_link_progress(caller);
+	}
+	assert_int_equal(r, -EPROTO);
+	assert_in_range(i, CREDIT_MAX - 4 * CREDIT, CREDIT_MAX + 4 * CREDIT);
 	xr_up_link_free(u);
 }
 
