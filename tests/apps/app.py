@@ -87,19 +87,23 @@ def finish(p, timeout=60):
     return b"".join(parts)
 
 
-def check_live(env, port, timeout=8.0, share=0.5):
-    """While the load runs, most flows are where this mode has them."""
+def check_live(env, port, timeout=8.0, share=0.5, p=None):
+    """While the load runs, most flows are where this mode has them. True, or False where the load, p,
+    had no connection any more when it was first looked at."""
     if env.mode == "plain":
-        return
+        return True
 
     def settled():
+        ended = p and p.poll() is not None
         flows = [f for f in env.flows() if port in (f["local_port"], f["peer_port"])]
         good = [f for f in flows if env.settled(f)]
         seen[:] = [(f["pid"], f["state"], f["carrier"], f["reason"]) for f in flows]
+        if not flows and ended:
+            return "missed"
         return flows and len(good) >= len(flows) * share
     seen = []
     try:
-        harness.until(settled, timeout, "flows as expected", 0.05)
+        return harness.until(settled, timeout, "flows as expected", 0.05) != "missed"
     except harness.Timeout as e:
         raise AssertionError("%s: %r" % (e, seen)) from None
 

@@ -50,12 +50,15 @@ client(Me, Port, I) ->
     {ok, S} = gen_tcp:connect("127.0.0.1", Port, [binary, {packet, 4}, {active, I rem 2 =:= 0}, {nodelay, true}]),
     turns(S, I, 60),
     Me ! {self(), warm},
-    receive go -> ok end,
+    wait(S, I),
     turns(S, I, 200),
     [turn(S, I rem 2, bytes(I, K, 300000 * K)) || K <- lists:seq(1, 3)],
     ok = gen_tcp:shutdown(S, write),
     closed(S, I rem 2),
     Me ! {self(), done}.
+
+%% A connection whose hand-shake took too long on a loaded machine tries again when it is used.
+wait(S, I) -> receive go -> ok after 50 -> turns(S, I, 1), wait(S, I) end.
 
 turns(_, _, 0) -> ok;
 turns(S, I, N) ->

@@ -14,10 +14,14 @@ pytestmark = pytest.mark.timeout(60)
 def test_iperf3(env, args):
     """The figures of both ends agree, and nothing is reported as an error."""
     iperf3 = app.need("iperf3")
-    s, port = app.serve(env, lambda port: [iperf3, "-s", "-1", "-B", env.address, "-p", port, "--forceflush"])
-    p = env.start("client", [iperf3, "-c", env.address, "-p", port, "-t", "1", "-J", *args])
-    if args != ("-Z",):  # sendfile may stay on TCP
-        app.check_live(env, port, share=0.3)
+    for _ in range(3):
+        s, port = app.serve(env, lambda port: [iperf3, "-s", "-1", "-B", env.address, "-p", port, "--forceflush"])
+        p = env.start("client", [iperf3, "-c", env.address, "-p", port, "-t", "1", "-J", *args])
+        # sendfile may stay on TCP; where the machine stood still for that second nothing was seen of it
+        if args == ("-Z",) or app.check_live(env, port, share=0.3, p=p):
+            break
+    else:
+        pytest.fail("over before it was looked at, three times")
     got = json.loads(app.finish(p))
     assert "error" not in got and p.returncode == 0, got.get("error")
     end = got["end"]
