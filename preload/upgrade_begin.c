@@ -13,10 +13,10 @@
 #define UP_MET_TURNS	64u		/* where others were met, a caller does not give up before so many */
 
 /*
- * The other end was not told that an operator kept this one on TCP: it has looked in vain, and looks
- * ever more rarely, for UP_LISTEN_TURNS each time.  One of these calls meets it there.
+ * Where others were met, an end that is found by nobody may be kept on TCP by an operator, who lets it go
+ * some time; or this one was, and the other end looks ever more rarely, for UP_LISTEN_TURNS each time.
+ * A call after so many turns meets it there, and costs them a tenth of a per cent.
  */
-#define UP_HELD_CALLS	250u
 #define UP_HELD_TURNS	96u
 #define UP_HELD_BYTES	1048576u
 
@@ -134,6 +134,13 @@ static void up_begin_host(struct xr_upgrade *u)
 		xr_fetch_or(&u->past.own->state, XR_DIR_NAMED);
 }
 
+static void up_seldom(struct xr_flow *f)
+{
+	f->up_tries = 0;
+	f->up_after = 0;
+	xr_up_later(f, UP_HELD_TURNS, UP_HELD_BYTES);
+}
+
 static void up_begin_call(struct xr_upgrade *u, int fd)
 {
 	struct xr_flow *f = u->f;
@@ -161,17 +168,23 @@ static void up_begin_call(struct xr_upgrade *u, int fd)
 	 * is given 170 ms; where others were met, some seconds, in which each turn looks for an offer.
 	 */
 	xr_up_free(u);
-	if (f->reason == XR_REASON_OPERATOR && any && ++f->up_tries < UP_HELD_CALLS) {
-		xr_up_later(f, UP_HELD_TURNS, UP_HELD_BYTES);
+	if (any && (f->reason == XR_REASON_OPERATOR || f->reason == XR_REASON_PEER_NOT_XRDMA)) {
+		up_seldom(f);
 		return;
 	}
 	f->up_after = xr_now_ns() + (2000000ull << (2 * n));
 	if (f->up_tries < UINT8_MAX)
 		f->up_tries++;
-	if (f->up_tries >= (any ? 16 : 5) && (!any || xr_load_relaxed(&f->turns) >= UP_MET_TURNS))
+	if (!any && f->up_tries >= 5) {
 		xr_up_give_up(f, XR_REASON_PEER_NOT_XRDMA);
-	else
+	} else if (any && f->up_tries >= 16 && xr_load_relaxed(&f->turns) >= UP_MET_TURNS) {
+		f->reason = XR_REASON_PEER_NOT_XRDMA;
+		xr_stats_reason(XR_REASON_PEER_NOT_XRDMA);
+		xr_stats_flow_reason(f->st, XR_REASON_PEER_NOT_XRDMA);
+		up_seldom(f);
+	} else {
 		xr_up_later(f, any ? 1 : 2u << n, any ? 4096 : 8192ull << n);
+	}
 }
 
 /* The time to call again has not come, and there is no offer either. */

@@ -242,14 +242,20 @@ def test_a_device_that_there_is_not(env, args, said):
     assert p.returncode == 2 and said in p.stderr
 
 
-def test_new_connections_stay_on_tcp_meanwhile(live):
-    retreat(live, live.s)
+@pytest.mark.parametrize("who, seconds", [("server", 0.1), ("client", 0.1), ("client", 9)])
+def test_new_connections_stay_on_tcp_meanwhile(live, who, seconds):
+    """However often the other end, which is not told, looks for this one in vain."""
+    held = {"client": live.c, "server": live.s}[who]
+    retreat(live, held)
     c2, s2 = live.connect()
-    for _ in range(10):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
         live.turns(20, 1000, c2, s2)
-    flows = live.carriers(c2)
-    assert (flows["server"]["carrier"], flows["server"]["reason"]) == ("tcp", "operator")
-    operate(live.env, "--return", "--pid=%d" % live.s.sh.pid)
+    flow = live.carriers(c2)[who]
+    assert (flow["carrier"], flow["reason"]) == ("tcp", "operator")
+    if seconds > 5:
+        assert live.carriers(c2)["server"]["reason"] == "peer-not-xrdma"
+    operate(live.env, "--return", "--pid=%d" % held.sh.pid)
     live.upgrade(c2, s2)
 
 
