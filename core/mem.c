@@ -48,6 +48,16 @@ void *xr_map_private(size_t len)
 	return mem_map(len, MAP_PRIVATE);
 }
 
+void *xr_map_own(size_t len)
+{
+	void *p = mem_map(len, MAP_PRIVATE);
+
+	/* where the kernel cannot, a child has copies, and pages for each fork to share */
+	if (p)
+		xr_sys3(SYS_madvise, p, len, MADV_WIPEONFORK);
+	return p;
+}
+
 void *xr_map_family(size_t len)
 {
 	return mem_map(len, MAP_SHARED);

@@ -27,6 +27,9 @@ long xr_sys(long nr, long a, long b, long c, long d, long e, long f);
 /* Zeroed pages, private to the process (after fork: copy on write).  NULL when there are none. */
 void *xr_map_private(size_t len);
 
+/* The same for what means nothing to a forked child: it may find zeros there, which costs the fork nothing. */
+void *xr_map_own(size_t len);
+
 /* Zeroed pages shared with every process forked from this one (the "family"). */
 void *xr_map_family(size_t len);
 

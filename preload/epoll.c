@@ -178,7 +178,7 @@ void xr_ep_unlock(struct xr_epoll *ep)
 
 struct xr_epflow *xr_ep_flow(struct xr_flow *f, int make)
 {
-	struct xr_epflow *ef = f->priv->regs;
+	struct xr_epflow *ef = f->own->regs;
 
 	/* what the parent of a forked child knew is of no use to the child */
 	if (ef && xr_likely(ef->gen == xr_ep_gen))
@@ -190,7 +190,7 @@ struct xr_epflow *xr_ep_flow(struct xr_flow *f, int make)
 		return NULL;
 	memset(ef, 0, sizeof(*ef));
 	ef->gen = xr_ep_gen;
-	f->priv->regs = ef;
+	f->own->regs = ef;
 	return ef;
 }
 

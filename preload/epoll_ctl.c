@@ -12,7 +12,7 @@ static struct xr_epreg *reg_find(struct xr_epoll *ep, struct xr_flow *f, int fd)
 	struct xr_epreg *r;
 
 	for (r = xr_ep_bucket(ep, f); r; r = r->hash_next)
-		if (r->flow == f && r->fd == fd && r->ef == f->priv->regs)
+		if (r->flow == f && r->fd == fd && r->ef == f->own->regs)
 			return r;
 	return NULL;
 }
@@ -59,7 +59,7 @@ static int ctl_quick(struct xr_epoll *ep, int op, int fd, struct xr_flow *f,
 	struct xr_epreg *r;
 	int e = 1;
 
-	if (!f->priv->regs || !xr_load_relaxed(&ep->attached) || xr_ep_lock(ep))
+	if (!f->own->regs || !xr_load_relaxed(&ep->attached) || xr_ep_lock(ep))
 		return 1;
 	r = ep->fds ? reg_find(ep, f, fd) : NULL;
 	if (!r || !r->attached)
@@ -197,7 +197,7 @@ static int ctl_flow(struct xr_epoll *ep, int epfd, int op, int fd, struct xr_flo
  */
 static int ctl_keeps_tcp(struct xr_epoll *ep, struct xr_flow *f, const struct epoll_event *ev)
 {
-	struct xr_epflow *ef = f->priv->regs;
+	struct xr_epflow *ef = f->own->regs;
 	struct xr_epreg *r;
 	int keep = 0;
 

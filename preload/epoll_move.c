@@ -282,7 +282,7 @@ void xr_epoll_flow_detach(struct xr_flow *f)
 	struct xr_epflow *ef;
 	struct xr_epreg *r, *next;
 
-	if (!f->priv->regs || xr_ep_big_lock())
+	if (!f->own->regs || xr_ep_big_lock())
 		return;
 	ef = xr_ep_flow(f, 0);
 	/* a thread that saw the flow on TCP may come here late, when it is on a fabric again */
@@ -311,7 +311,7 @@ int xr_epoll_flow_attached(struct xr_flow *f)
 	struct xr_epflow *ef;
 	int r;
 
-	if (!f->priv->regs)
+	if (!f->own->regs)
 		return 0;
 	if (xr_ep_big_lock())
 		return 1;
@@ -331,7 +331,7 @@ void xr_epoll_flow_closed(struct xr_flow *f)
 	/* before anything else: an epoll_wait that meets a registration now lets it be */
 	xr_store_release(&ef->closed, 1);
 	if (xr_ep_big_lock()) {
-		f->priv->regs = NULL;
+		f->own->regs = NULL;
 		return;
 	}
 	for (r = ef->regs; r; r = next) {
@@ -347,7 +347,7 @@ void xr_epoll_flow_closed(struct xr_flow *f)
 	}
 	if (!ef->regs)
 		xr_ep_flow_free(ef);
-	f->priv->regs = NULL;
+	f->own->regs = NULL;
 	xr_ep_big_unlock();
 }
 

@@ -276,7 +276,7 @@ static void visit(struct ep_visit *v, uint32_t waiter)
 		v->pos ^= (uint64_t)f->rx_state << 60;
 	}
 	/* each notice on the error queue is an edge */
-	v->pos ^= (uint64_t)xr_load_relaxed(&f->priv->zc.extra) << 24;
+	v->pos ^= (uint64_t)xr_load_relaxed(&f->zc_extra) << 24;
 	/* the end of either direction wakes all who wait, and shows them what stands */
 	v->pos ^= (v->raw & POLLRDHUP ? 1ull << 59 : 0) | (uint64_t)(f->rx_shut != 0) << 58 |
 		  (uint64_t)(f->tx_shut != 0) << 57;

@@ -23,14 +23,14 @@ static int young_stands(const struct xr_flow_young *y)
 
 int xr_ep_settle(struct xr_flow *f)
 {
-	struct xr_flow_young *y = &f->priv->young;
+	struct xr_flow_young *y = &f->own->young;
 	struct epoll_event ev;
 	struct xr_epflow *ef;
 	struct xr_epreg *r;
 	int e;
 
 	/* a forked child does not wait for a lock that was its parent's: nothing there is for it */
-	if (f->owner_pid != xr_getpid() || (f->priv->regs && !y->ep))
+	if (f->owner_pid != xr_getpid() || (f->own->regs && !y->ep))
 		return 0;
 	/* whoever is in the system call now has the registration when it is looked for below */
 	if (xr_lock_soon(&y->lock))
@@ -60,7 +60,7 @@ int xr_epoll_flow_registered(struct xr_flow *f)
 {
 	const struct xr_epflow *ef = xr_ep_flow(f, 0);
 
-	return (ef && ef->regs) || young_stands(&f->priv->young);
+	return (ef && ef->regs) || young_stands(&f->own->young);
 }
 
 /* Where the kernel's registration is all that there will ever be: the flow stays on TCP. */
@@ -76,10 +76,10 @@ static __attribute__((noinline, cold)) int young_alone(struct xr_flow *f, int ep
 int xr_epoll_ctl_young(struct xr_epoll *ep, int epfd, int op, int fd, struct xr_flow *f,
 		       struct epoll_event *ev)
 {
-	struct xr_flow_young *y = &f->priv->young;
+	struct xr_flow_young *y = &f->own->young;
 	int mine, e = 1;
 
-	if (ep->gen != xr_ep_gen || f->priv->regs || f->owner_pid != xr_getpid() ||
+	if (ep->gen != xr_ep_gen || f->own->regs || f->owner_pid != xr_getpid() ||
 	    (unsigned int)op - 1 > 2)
 		return 1;
 	/* a signal handler on top of this very work, or a thread that was taken out of it by one */
@@ -87,7 +87,7 @@ int xr_epoll_ctl_young(struct xr_epoll *ep, int epfd, int op, int fd, struct xr_
 		return young_alone(f, epfd, op, fd, ev);
 	mine = y->ep == ep && y->file == (uint32_t)ep->token && y->fd == fd;
 	/* a record there is by now: it is kept in step the long way */
-	if (f->priv->regs || (!mine && (op != EPOLL_CTL_ADD || young_stands(y) || !ep->fds)))
+	if (f->own->regs || (!mine && (op != EPOLL_CTL_ADD || young_stands(y) || !ep->fds)))
 		goto unlock;
 	/* the kernel looks at the event first: what it took is valid, and can be read */
 	e = (int)xr_sys4(SYS_epoll_ctl, epfd, op, fd, ev);

@@ -113,7 +113,7 @@ struct xr_fds_closing xr_fds_close_begin(int fd)
 	if (!c.last)
 		return c;
 	/* most connections: nothing was begun, nothing is owed, nobody is to be told */
-	if (xr_likely(!f->link && !xr_flow_up(f) && !f->st && !f->priv->regs)) {
+	if (xr_likely(!f->link && !xr_flow_up(f) && !f->st && !f->own->regs)) {
 		xr_fetch_sub(&f->procs, 1);
 		return c;
 	}
@@ -225,8 +225,8 @@ void xr_fds_adopt(struct xr_flow *f, int fd)
 			  f->nonblock);
 	if (!own) {
 		/* it stays the parent's, on TCP; each of its calls comes by here */
-		if (!f->priv->unlisted) {
-			f->priv->unlisted = 1;
+		if (!f->own->unlisted) {
+			f->own->unlisted = 1;
 			xr_policy_unlisted((enum xr_reason)xr_load_relaxed(&xr_flow_refused));
 		}
 		return;

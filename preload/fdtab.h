@@ -19,8 +19,8 @@ enum xr_fd_kind { XR_FD_NONE = 0, XR_FD_FLOW = 1, XR_FD_EPOLL = 2, XR_FD_LISTEN 
 
 #define XR_FD_LISTENER(family)	((void *)((uintptr_t)(family) << 2))
 
-#define XR_FDTAB_L2	1024u
-#define XR_FDTAB_L1	1024u
+#define XR_FDTAB_L2	8192u	/* few mappings: each is one more for a fork to copy */
+#define XR_FDTAB_L1	128u
 
 extern _Atomic(_Atomic(uintptr_t) *) xr_fdtab[XR_FDTAB_L1];
 

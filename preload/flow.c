@@ -46,7 +46,7 @@ void xr_slab_unlock(void)
 static size_t slab_flows(size_t slots)
 {
 	size_t n = xr_cfg.max_flows, each = sizeof(struct xr_flow) + sizeof(struct xr_flow_priv) +
-		   slots * sizeof(struct xr_shm_meta) + sizeof(struct xr_stats_flow);
+		   sizeof(struct xr_flow_own) + slots * sizeof(struct xr_shm_meta) + sizeof(struct xr_stats_flow);
 	struct rlimit rl;
 
 	if (!xr_sys4(SYS_prlimit64, 0, RLIMIT_AS, 0, &rl) && rl.rlim_cur != RLIM_INFINITY &&
@@ -74,9 +74,12 @@ int xr_flow_init(void)
 	s->priv = xr_map_private(n * sizeof(*s->priv));
 	if (!s->priv)
 		goto unmap_flow;
+	s->own = xr_map_own(n * sizeof(*s->own));
+	if (!s->own)
+		goto unmap_priv;
 	s->meta = xr_map_family(n * slots * sizeof(*s->meta));
 	if (!s->meta)
-		goto unmap_priv;
+		goto unmap_own;
 	if (xr_cfg.rdma) {
 		s->far = xr_map_family(n * sizeof(*s->far));
 		if (!s->far)
@@ -96,6 +99,8 @@ int xr_flow_init(void)
 
 unmap_meta:
 	xr_unmap(s->meta, n * slots * sizeof(*s->meta));
+unmap_own:
+	xr_unmap(s->own, n * sizeof(*s->own));
 unmap_priv:
 	xr_unmap(s->priv, n * sizeof(*s->priv));
 unmap_flow:
@@ -151,17 +156,12 @@ struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonb
 	f->reason = XR_REASON_YOUNG;
 	f->meta = s->meta + (size_t)i * s->slots;
 	f->priv = &s->priv[i];
+	f->own = &s->own[i];
 	xr_store_relaxed(&f->priv->fds, 1);
 	f->priv->fd = fd;
 	xr_store_relaxed(&f->priv->holds, 0);
 	f->priv->orphan = -1;
-	xr_store_relaxed(&f->priv->probed, 0);
-	memset(&f->priv->zc, 0, sizeof(f->priv->zc));
-	f->priv->regs = NULL;
-	f->priv->young.ep = NULL;
-	xr_store_relaxed(&f->priv->young.lock.owner, 0);
-	f->priv->unlisted = 0;
-	f->priv->offered = 0;
+	memset(f->own, 0, sizeof(*f->own));
 	xr_store_relaxed(&f->need_turns, UINT32_MAX);
 	xr_store_relaxed(&f->need_bytes, UINT64_MAX);
 	xr_stats_add(XR_STAT_FLOWS_OPENED, 1);

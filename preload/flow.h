@@ -74,6 +74,7 @@ struct xr_flow {
 	_Atomic uint32_t k_tx, k_rx;	/* threads inside kernel writes / reads and polls, sleeps included */
 	_Atomic uint32_t turns, last_dir;	/* changes of direction; threads that meet lose some: a hint */
 	_Atomic uint32_t need_turns;	/* the upgrade takes its next step at ... */
+	_Atomic uint32_t zc_extra;	/* zerocopy.h: calls that the kernel did not number */
 	_Atomic uint64_t need_bytes;	/* ... or at so many bytes both ways */
 	uint64_t up_after;		/* ... but not before this time, ns */
 	uint64_t moved_ns;		/* when it came onto the fabric it is on, or was last on */
@@ -95,6 +96,7 @@ struct xr_flow {
 	_Atomic uint32_t err;		/* errno that recv, send or SO_ERROR shall report once */
 	uint32_t rx_reset;		/* `err` was set: the peer died, or is a liar */
 	uint32_t rx_spin;		/* budget of busy waiting, owned by xr_spin */
+	uint32_t next_free;		/* slab free list or limbo, owner process; here because there is room */
 	uint64_t rx_checked;		/* cycle count of the last look at the kernel socket */
 	struct xr_shm_rx rx;
 
@@ -133,7 +135,7 @@ struct xr_flow {
 	struct xr_stats_flow *st;
 	struct xr_shm_meta *meta;	/* slots' worth, family memory */
 	struct xr_flow_priv *priv;	/* this process's side of it, same address after fork */
-	uint32_t next_free;		/* slab free list or limbo, owner process */
+	struct xr_flow_own *own;	/* the rest of that */
 	struct xr_flow_kids *kids;	/* forked children of the owner; family memory, may be NULL */
 };
 
@@ -164,20 +166,27 @@ struct xr_flow_young {
 	struct xr_lock lock;
 };
 
-/* Private to each process (copied on fork). */
+/*
+ * Private to each process, copied on fork: every page of it is one more for each fork to share and for each
+ * child to let go of, so it holds nothing but what tells a child which flows it has.
+ */
 struct xr_flow_priv {
 	_Atomic uint32_t fds;		/* descriptors of this process that refer to the flow, and holds */
 	int fd;				/* one of them, for display and kernel queries */
-	uint16_t unlisted;		/* counted as a connection that cannot be listed */
-	uint16_t offered;		/* over links, in vain: the next attempt opens the name; tx_lock */
 	_Atomic uint32_t holds;		/* calls that sleep on it: hold.h */
 	int orphan;			/* ours, in the place of the program's last; -1: none */
+};
+
+/* Private to each process, of no use to a child: it finds zeros. */
+struct xr_flow_own {
+	uint16_t unlisted;		/* counted as a connection that cannot be listed */
+	uint16_t offered;		/* over links, in vain: the next attempt opens the name; tx_lock */
 	uint32_t shown;			/* in a child: what the parent's list says of its flow (policy.c) */
-	/* zerocopy.h: numbers that the kernel gave, and told; that we gave; sends under way; first:32 | n:32 */
-	struct xr_zc { _Atomic uint32_t sent, done, extra, hold; _Atomic uint64_t told; } zc;
+	/* zerocopy.h: numbers that the kernel gave, and told; sends under way; first:32 | n:32 that we gave */
+	struct xr_zc { _Atomic uint32_t sent, done, hold; _Atomic uint64_t told; } zc;
 	_Atomic uint64_t probed;	/* what had been received at the last look at an idle flow */
 	void *regs;			/* epoll registrations: epoll.c, under its lock */
-	struct xr_flow_young young;	/* with what is above, one line for most connections */
+	struct xr_flow_young young;	/* with what is above, one line and a half for most connections */
 };
 
 /* ---- life ---------------------------------------------------------------- */
@@ -362,6 +371,7 @@ extern uint32_t xr_flow_touched;
 struct xr_flow_slab {
 	struct xr_flow *flow;		/* family memory */
 	struct xr_flow_priv *priv;	/* private memory */
+	struct xr_flow_own *own;	/* private memory that a child does not get */
 	struct xr_shm_meta *meta;	/* family memory */
 	struct xr_flow_kids *kids;	/* behind the flows */
 	struct xr_flow_far *far;	/* family memory; NULL: nothing goes to other hosts */
@@ -582,6 +592,8 @@ static inline void xr_flow_sweep(void)
 void xr_flow_sweep_slept(uint64_t now);
 /* At its exit. */
 void xr_flow_kid_exit(void);
+/* At the exit of a child that never came to xr_flow_kid_begin.  0: there is more to do. */
+int xr_flow_kid_leave(void);
 /* exit(), _exit(), destructor: END on everything that this process alone holds. */
 void xr_flow_exit(void);
 

@@ -164,6 +164,17 @@ int xr_flow_kid_heir(void)
 	return kid.depth > 1 || (kid.kids && xr_load_acquire(&kid.kids->left));
 }
 
+int xr_flow_kid_leave(void)
+{
+	struct xr_flow_kids *k = xr_slab.kids;
+
+	if (!xr_slab.flow || !kid_next || kid.depth || xr_load_acquire(&k->left))
+		return 0;
+	/* release: as in kid_end */
+	xr_store_release(kid_next, 0);
+	return 1;
+}
+
 void xr_flow_kid_exit(void)
 {
 	/* a child that has nothing beside what it was counted for at once: no need to look for more */

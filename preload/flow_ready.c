@@ -51,7 +51,7 @@ uint32_t xr_flow_poll(struct xr_flow *f, int fd)
 		mask |= rx;
 	if ((mask & POLLRDHUP) && f->tx_shut)
 		mask |= POLLHUP;
-	if (xr_unlikely(XR_ZC_COUNT(xr_load_acquire(&f->priv->zc.told))))
+	if (xr_unlikely(XR_ZC_COUNT(xr_load_acquire(&f->own->zc.told))))
 		mask |= POLLERR;
 	/* an error or hang-up of the connection leaves nothing to wait for */
 	if (xr_load_relaxed(&f->rx_dead) & (POLLERR | POLLHUP))
@@ -156,7 +156,7 @@ static void flow_probe(struct xr_flow *f)
 	uint64_t got = xr_load_relaxed(&f->rx.got), now, then;
 	struct xr_shm_link *l;
 
-	if (f->owner_pid != xr_getpid() || xr_xchg(&f->priv->probed, got + 1) != got + 1)
+	if (f->owner_pid != xr_getpid() || xr_xchg(&f->own->probed, got + 1) != got + 1)
 		return;
 	xr_stats_add(XR_STAT_KEEPALIVE_PROBES, 1);
 	if (f->st)

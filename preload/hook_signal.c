@@ -9,6 +9,8 @@ static _Atomic uint64_t signal_interrupts;
 XR_HOOK int sigaction(int sig, const struct sigaction *restrict act,
 		      struct sigaction *restrict old)
 {
+	/* here and below: a lock may be held by a thread that a child has not got */
+	xr_fork_check();
 	return (int)xr_ret(xr_signal_action(sig, act, old));
 }
 
@@ -27,6 +29,7 @@ static __sighandler_t install(int sig, __sighandler_t handler, int flags, int bl
 	sigemptyset(&act.sa_mask);
 	if (block_self)
 		sigaddset(&act.sa_mask, sig);
+	xr_fork_check();
 	r = xr_signal_action(sig, &act, &old);
 	if (r) {
 		errno = -r;
@@ -73,6 +76,7 @@ XR_HOOK __sighandler_t sigset(int sig, __sighandler_t disp)
 			return SIG_ERR;
 		if (sigismember(&was, sig))
 			return SIG_HOLD;
+		xr_fork_check();
 		r = xr_signal_action(sig, NULL, &old);
 		if (r) {
 			errno = -r;
@@ -89,7 +93,10 @@ XR_HOOK __sighandler_t sigset(int sig, __sighandler_t disp)
 XR_HOOK int siginterrupt(int sig, int flag)
 {
 	struct sigaction act;
-	int r = xr_signal_action(sig, NULL, &act);
+	int r;
+
+	xr_fork_check();
+	r = xr_signal_action(sig, NULL, &act);
 
 	if (r)
 		return (int)xr_ret(r);

@@ -107,8 +107,8 @@ void xr_flow_stats_attach(struct xr_flow *f, int fd, const struct sockaddr *loca
 		xr_store_relaxed(&f->st->tx.bytes[XR_CARRIER_TCP], xr_load_relaxed(&f->tcp_tx));
 		xr_store_relaxed(&f->st->rx.bytes[XR_CARRIER_TCP], xr_load_relaxed(&f->tcp_rx));
 	}
-	if (!f->st && !f->priv->unlisted && *xr_stats_path()) {
-		f->priv->unlisted = 1;
+	if (!f->st && !f->own->unlisted && *xr_stats_path()) {
+		f->own->unlisted = 1;
 		xr_stats_unlisted(XR_REASON_NONE);
 	}
 }
@@ -148,9 +148,9 @@ void xr_flow_stats_child(struct xr_flow *f, enum xr_carrier tx, enum xr_carrier 
 	struct stat file = { 0 };
 
 	/* in a sandbox as in xr_policy_publish; a retreat that takes several calls tells it once */
-	if (!st || f->priv->shown == now || xr_process_passed() || xr_vfork_depth)
+	if (!st || f->own->shown == now || xr_process_passed() || xr_vfork_depth)
 		return;
-	f->priv->shown = now;
+	f->own->shown = now;
 	xr_sys2(SYS_fstat, f->priv->fd, &file);
 	their = xr_stats_parent_map(st, file.st_ino, &map);
 	if (!their)

@@ -91,10 +91,24 @@ static void fork_prepare(int undo)
 		xr_fd_each(count_inherited, &n);
 }
 
+/* 1: somebody else has done it, or this thread is at it. */
+static int child_is_done(_Atomic uint32_t *by)
+{
+	uint32_t self = (uint32_t)xr_sys0(SYS_gettid), free = 0;
+
+	if (xr_cas(by, &free, self))
+		return 0;
+	/* acquire: pairs with the release at the end, all of it is done */
+	while (free != self && !xr_load_acquire(xr_process_alive))
+		xr_sys0(SYS_sched_yield);
+	return 1;
+}
+
 void xr_process_child(void)
 {
-	/* first: what follows passes hooks' checks */
-	xr_store_relaxed(xr_process_alive, 1);
+	/* the word beside it is wiped with it: what follows passes hooks' checks, and other threads wait */
+	if (xr_process_alive != &process_always && child_is_done(xr_process_alive + 1))
+		return;
 	/* before the process is known by its new id: the flows are counted for the parent's slab */
 	if (!process_forking)
 		fork_prepare(0);
@@ -111,13 +125,29 @@ void xr_process_child(void)
 	xr_control_forked();
 	xr_spare_forked();
 	xr_epoll_forked();
+	xr_store_release(xr_process_alive, 1);
 }
 
+/*
+ * Most children end, or start another program, and use nothing of ours: the wiped page says to the
+ * first hook that needs it that there is something to do.  Until then the child is what it was when
+ * the kernel made it.
+ */
 void xr_process_forked_here(void)
 {
 	/* handlers of pthread_atfork may have met the page before */
-	if (process_forking)
+	if (process_forking && xr_process_alive == &process_always)
 		xr_process_child();
+}
+
+/* A child ends that no hook has met.  1: there is no more to it. */
+static int child_ends(void)
+{
+	if (xr_load_relaxed(xr_process_alive) || !process_forking || process_is_child || !xr_flow_kid_leave())
+		return 0;
+	/* should a hook be called once more, it counts itself anew */
+	process_forking = 0;
+	return 1;
 }
 
 void xr_process_fork_begin(void)
@@ -195,7 +225,7 @@ enum xr_reason xr_process_passed(void)
 void xr_process_exit(void)
 {
 	/* a vfork child has the flows of its parent, who goes on */
-	if (xr_vfork_depth)
+	if (xr_vfork_depth || child_ends())
 		return;
 	xr_fork_check();
 	xr_active = 0;

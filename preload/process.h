@@ -18,7 +18,7 @@ void xr_process_init(void);
  */
 extern _Atomic uint32_t *xr_process_alive;
 
-/* What a forked child does before anything else; at most once per child. */
+/* What a forked child does before a hook of its own does anything else; once per child. */
 void xr_process_child(void);
 
 /*
@@ -33,15 +33,15 @@ int xr_vfork_is_changed(int fd);
 
 static inline void xr_fork_check(void)
 {
-	/* relaxed: only a child finds 0, and finds it at once */
-	if (xr_unlikely(!xr_load_relaxed(xr_process_alive)))
+	/* acquire: pairs with the end of xr_process_child, perhaps in another thread */
+	if (xr_unlikely(!xr_load_acquire(xr_process_alive)))
 		xr_process_child();
 }
 
 /* The same, and: 1 when the table is wrong about fd, which is then the kernel's. */
 static inline int xr_fork_check_fd(int fd)
 {
-	uint32_t alive = xr_load_relaxed(xr_process_alive);
+	uint32_t alive = xr_load_acquire(xr_process_alive);	/* as above */
 
 	if (xr_likely(alive == 1))
 		return 0;

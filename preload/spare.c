@@ -31,6 +31,7 @@ static int spare_make(int tries)
 
 	if (xr_vfork_depth || xr_process_passed())
 		return 0;
+	xr_fork_check();
 	if (tries && xr_now_ns() - xr_load_relaxed(&spare_vain) < SPARE_VAIN)
 		tries = 0;
 	if (xr_trylock(&spare_lock)) {

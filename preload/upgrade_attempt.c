@@ -184,7 +184,7 @@ int xr_up_scarce_later(struct xr_flow *f)
 		f->up_after = xr_now_ns() + (2000000ull << f->up_tries);
 		xr_up_later(f, 1, 4096);
 	} else {
-		f->priv->offered = 0;
+		f->own->offered = 0;
 		xr_up_later(f, 8, 32768);
 	}
 	f->up_tries++;
@@ -246,7 +246,7 @@ void xr_up_expired(struct xr_upgrade *u)
 
 	if (u->state == XR_UP_OFFERED) {
 		xr_up_drop(u);
-		f->priv->offered = UINT16_MAX;
+		f->own->offered = UINT16_MAX;
 		xr_up_later(f, 1, 4096);
 		return;
 	}
@@ -366,7 +366,7 @@ void xr_up_step_failed(struct xr_upgrade *u, int r)
 	}
 	xr_info("upgrade attempt ended: error %d", -r);
 	/* the host has offered the flow to others, too, or its patience was over */
-	if (u->via && (r == -EAGAIN || r == -EPIPE) && ++f->priv->offered < UP_REFUSALS) {
+	if (u->via && (r == -EAGAIN || r == -EPIPE) && ++f->own->offered < UP_REFUSALS) {
 		xr_up_drop(u);
 		xr_up_later(f, 1, 4096);
 		return;

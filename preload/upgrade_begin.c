@@ -58,8 +58,8 @@ static int up_begin_offer(struct xr_flow *f, const struct xr_tuple *t)
 	struct xr_upgrade *u;
 	int r;
 
-	if (f->priv->offered >= UP_OFFERS || !xr_links_any()) {
-		f->priv->offered = 0;
+	if (f->own->offered >= UP_OFFERS || !xr_links_any()) {
+		f->own->offered = 0;
 		return -ENOENT;
 	}
 	u = xr_up_claim_link(f);
@@ -79,7 +79,7 @@ static int up_begin_offer(struct xr_flow *f, const struct xr_tuple *t)
 	if (r != -EAGAIN && r != -EBUSY)
 		return -ENOENT;
 	if (r == -EBUSY)
-		f->priv->offered++;
+		f->own->offered++;
 	xr_up_later(f, 1, 4096);
 	return 0;
 }

@@ -23,7 +23,7 @@
 
 #define OFFERS		32768u		/* remembered; a power of two */
 #define OFFER_WAYS	8u		/* places where one may be; enough for as many as one host makes at a time */
-#define CHUNK		256u		/* entries */
+#define CHUNK		1024u		/* entries */
 #define OFFER_LINKS	8		/* that a flow is offered on */
 #define CREDIT_START	64u
 #define CREDIT_PER_CALL	8u
@@ -58,7 +58,8 @@ struct up_chunk {
 
 static _Atomic(struct up_chunk *) up_chunks[XR_UP_LINKED / CHUNK];
 static struct up_offer *up_offers;	/* NULL: none has come yet */
-static uint32_t up_fresh, up_free_list;	/* never used from here on; head of the list, number + 1 */
+static _Atomic uint32_t up_fresh;	/* never used from here on */
+static uint32_t up_free_list;		/* its head, number + 1 */
 static _Atomic uint32_t up_link_lock;	/* of the entries and the offers */
 static _Atomic uint64_t offer_last;	/* when one came in */
 static _Atomic uint32_t offers_held;
@@ -87,28 +88,28 @@ static void up_unlock_links(void)
 struct xr_upgrade *xr_up_link_at(uint32_t i)
 {
 	/* acquire: pairs with the release in up_entry */
-	struct up_chunk *c = xr_load_acquire(&up_chunks[i / CHUNK]);
-
-	return c ? &c->up[i % CHUNK] : NULL;
+	return i < xr_load_acquire(&up_fresh) ? &xr_load_relaxed(&up_chunks[i / CHUNK])->up[i % CHUNK] : NULL;
 }
 
-/* Entry i, mapped by now; NULL: no memory. */
-static struct xr_upgrade *up_entry(uint32_t i)
+/* The next one that was never used, under the lock; NULL: no memory, or there is none left. */
+static struct xr_upgrade *up_entry(void)
 {
-	struct up_chunk *c = xr_load_relaxed(&up_chunks[i / CHUNK]);	/* written under the lock */
-	uint32_t k;
+	uint32_t i = xr_load_relaxed(&up_fresh);
+	struct up_chunk *c;
 
+	if (i == XR_UP_LINKED)
+		return NULL;
+	c = xr_load_relaxed(&up_chunks[i / CHUNK]);
 	if (!c) {
-		c = xr_map_private(sizeof(*c));
+		c = xr_map_own(sizeof(*c));
 		if (!c)
 			return NULL;
-		for (k = 0; k < CHUNK; k++) {
-			c->up[k].box = &c->box[k];
-			c->box[k].index = i / CHUNK * CHUNK + k;
-		}
-		/* release: pairs with the acquire in xr_up_link_at */
-		xr_store_release(&up_chunks[i / CHUNK], c);
+		xr_store_relaxed(&up_chunks[i / CHUNK], c);
 	}
+	c->up[i % CHUNK].box = &c->box[i % CHUNK];
+	c->box[i % CHUNK].index = i;
+	/* release: pairs with the acquire in xr_up_link_at */
+	xr_store_release(&up_fresh, i + 1);
 	return &c->up[i % CHUNK];
 }
 
@@ -119,11 +120,10 @@ struct xr_upgrade *xr_up_link_claim(struct xr_flow *f)
 
 	up_lock_links();
 	if (up_free_list) {
-		u = up_entry(up_free_list - 1);
+		u = xr_up_link_at(up_free_list - 1);
 		up_free_list = u->box->next;
-	} else if (up_fresh < XR_UP_LINKED) {
-		u = up_entry(up_fresh);
-		up_fresh += u != NULL;
+	} else {
+		u = up_entry();
 	}
 	if (u) {
 		b = u->box;
@@ -210,7 +210,7 @@ static void offer_put(uint64_t key, uint64_t link, int side, uint64_t nonce)
 
 	up_lock_links();
 	if (!up_offers)
-		up_offers = xr_map_private(OFFERS * sizeof(*up_offers));
+		up_offers = xr_map_own(OFFERS * sizeof(*up_offers));
 	if (!up_offers) {
 		/* the flow goes by name */
 		up_unlock_links();
@@ -432,7 +432,8 @@ void xr_up_link_forked(void)
 		xr_unmap(xr_load_relaxed(&up_chunks[i]), sizeof(struct up_chunk));
 		xr_store_relaxed(&up_chunks[i], NULL);
 	}
-	up_fresh = up_free_list = 0;
+	xr_store_relaxed(&up_fresh, 0);
+	up_free_list = 0;
 	/* keys are of another process now */
 	if (up_offers)
 		xr_unmap(up_offers, OFFERS * sizeof(*up_offers));

@@ -411,7 +411,7 @@ void xr_waiter_unclaim(struct xr_flow *f, int dir, uint32_t w)
 {
 	_Atomic uint32_t *p = claim_word(f, dir, 0);
 
-	if (p && xr_cas(p, &w, 0) && f->priv->regs)
+	if (p && xr_cas(p, &w, 0) && f->own->regs)
 		xr_epoll_flow_kick(f);
 }
 

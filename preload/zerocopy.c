@@ -32,17 +32,17 @@ int xr_zerocopy_begin(struct xr_flow *f, int fd)
 	if (!zerocopy_on(fd))
 		return 0;
 	/* before the send: the flow must not leave the hooks between the send and its notice */
-	xr_fetch_add(&f->priv->zc.hold, 1);
+	xr_fetch_add(&f->own->zc.hold, 1);
 	return 1;
 }
 
 void xr_zerocopy_end(struct xr_flow *f, ssize_t n)
 {
-	struct xr_zc *z = &f->priv->zc;
+	struct xr_zc *z = &f->own->zc;
 	uint64_t told = xr_load_relaxed(&z->told);
 
 	if (n > 0) {
-		xr_fetch_add(&z->extra, 1);
+		xr_fetch_add(&f->zc_extra, 1);
 		while (!xr_cas(&z->told, &told, told + 1))
 			;
 	}
@@ -57,7 +57,7 @@ int xr_zerocopy_kernel_begin(struct xr_flow *f, int fd)
 {
 	if (!zerocopy_on(fd))
 		return 0;
-	xr_fetch_add(&f->priv->zc.sent, 1);
+	xr_fetch_add(&f->own->zc.sent, 1);
 	return 1;
 }
 
@@ -65,5 +65,5 @@ void xr_zerocopy_kernel_end(struct xr_flow *f, ssize_t n)
 {
 	/* as the kernel, which gives the number back when it has taken nothing */
 	if (n <= 0)
-		xr_fetch_sub(&f->priv->zc.sent, 1);
+		xr_fetch_sub(&f->own->zc.sent, 1);
 }

@@ -25,18 +25,18 @@
 static inline int xr_zerocopy_holds(const struct xr_flow *f)
 {
 	return f->owner_pid == xr_getpid() &&
-	       (xr_load_acquire(&f->priv->zc.hold) || XR_ZC_COUNT(xr_load_acquire(&f->priv->zc.told)));
+	       (xr_load_acquire(&f->own->zc.hold) || XR_ZC_COUNT(xr_load_acquire(&f->own->zc.told)));
 }
 
 /* The flow is about to leave TCP.  1: not yet. */
 static inline int xr_zerocopy_busy(struct xr_flow *f)
 {
-	struct xr_zc *z = &f->priv->zc;
+	struct xr_zc *z = &f->own->zc;
 	uint32_t sent = xr_load_acquire(&z->sent);
 
 	if (sent != xr_load_acquire(&z->done) || xr_zerocopy_holds(f))
 		return 1;
-	xr_store_release(&z->told, (uint64_t)(sent + xr_load_relaxed(&z->extra)) << 32);
+	xr_store_release(&z->told, (uint64_t)(sent + xr_load_relaxed(&f->zc_extra)) << 32);
 	return 0;
 }
 

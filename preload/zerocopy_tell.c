@@ -56,7 +56,7 @@ static ssize_t tell(struct xr_flow *f, struct msghdr *mh, uint64_t told, int fla
 
 int xr_zerocopy_tell(struct xr_flow *f, struct msghdr *mh, int flags, ssize_t *n)
 {
-	struct xr_zc *z = &f->priv->zc;
+	struct xr_zc *z = &f->own->zc;
 	uint64_t told = xr_load_acquire(&z->told);
 
 	if (f->owner_pid != xr_getpid())
@@ -72,7 +72,7 @@ int xr_zerocopy_tell(struct xr_flow *f, struct msghdr *mh, int flags, ssize_t *n
 
 void xr_zerocopy_heard(struct xr_flow *f, struct msghdr *mh)
 {
-	struct xr_zc *z = &f->priv->zc;
+	struct xr_zc *z = &f->own->zc;
 	struct sock_extended_err ee;
 	struct cmsghdr *c;
 
@@ -86,8 +86,8 @@ void xr_zerocopy_heard(struct xr_flow *f, struct msghdr *mh)
 		if (ee.ee_origin != SO_EE_ORIGIN_ZEROCOPY)
 			continue;
 		xr_store_release(&z->done, ee.ee_data + 1);
-		ee.ee_info += xr_load_relaxed(&z->extra);
-		ee.ee_data += xr_load_relaxed(&z->extra);
+		ee.ee_info += xr_load_relaxed(&f->zc_extra);
+		ee.ee_data += xr_load_relaxed(&f->zc_extra);
 		memcpy(CMSG_DATA(c), &ee, sizeof(ee));
 	}
 }

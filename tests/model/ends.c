@@ -303,6 +303,7 @@ void end_start(void)
 	xr_cfg.ring_slots = SLOTS;
 	xr_slab.flow = W.flow;
 	xr_slab.priv = W.priv;
+	xr_slab.own = W.own;
 	xr_slab.meta = W.meta[0];
 	xr_slab.max = xr_slab.fresh = xr_slab.live = 2;
 	xr_slab.slots = SLOTS;
@@ -321,6 +322,7 @@ void end_start(void)
 		f->reason = XR_REASON_YOUNG;
 		f->meta = W.meta[e];
 		f->priv = &W.priv[e];
+		f->own = &W.own[e];
 		f->priv->fds = 1;
 		f->priv->fd = FD(e);
 		f->path = XR_PATH_COUNT;

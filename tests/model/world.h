@@ -94,6 +94,7 @@ struct block {
 struct world {
 	struct xr_flow flow[2];
 	struct xr_flow_priv priv[2];
+	struct xr_flow_own own[2];
 	struct xr_shm_meta meta[2][SLOTS];
 	struct xr_shm_link link[2];
 	uint8_t chunk[2][CHUNKS][128];

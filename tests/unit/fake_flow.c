@@ -246,6 +246,8 @@ void fake_setup(void)
 	xr_slab.priv = xr_map_private(FAKE_FLOWS * sizeof(struct xr_flow_priv));
 	assert_non_null(xr_slab.flow);
 	assert_non_null(xr_slab.priv);
+	xr_slab.own = xr_map_own(FAKE_FLOWS * sizeof(struct xr_flow_own));
+	assert_non_null(xr_slab.own);
 	fake_polls = 0;
 	fake_stay_reason = 0;
 	link_make(0);
@@ -267,6 +269,7 @@ void fake_teardown(void)
 	}
 	xr_unmap(xr_slab.flow, FAKE_FLOWS * sizeof(struct xr_flow));
 	xr_unmap(xr_slab.priv, FAKE_FLOWS * sizeof(struct xr_flow_priv));
+	xr_unmap(xr_slab.own, FAKE_FLOWS * sizeof(struct xr_flow_own));
 }
 
 struct fake *fake_open(uint32_t i)
@@ -285,8 +288,8 @@ struct fake *fake_open(uint32_t i)
 	k->f->priv = &xr_slab.priv[i];
 	k->f->priv->fd = k->fd;
 	k->f->priv->fds = 1;
-	k->f->priv->regs = NULL;
-	k->f->priv->young.ep = NULL;
+	k->f->own = &xr_slab.own[i];
+	memset(k->f->own, 0, sizeof(*k->f->own));
 	k->f->rx_state = XR_RX_RING;
 	k->f->rx.slots = &k->slot;
 	k->f->rx.mask = 0;

@@ -175,7 +175,7 @@ static inline void flow_end(void)
 {
 	struct xr_flow *f = R.f;
 
-	if (!f->priv->regs && R.fd >= 0)
+	if (!f->own->regs && R.fd >= 0)
 		close(R.fd);
 	/* the peer is done with it, so that its memory comes back at once */
 	xr_fetch_or(&R.tx.dir->state, XR_DIR_GONE);

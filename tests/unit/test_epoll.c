@@ -398,12 +398,12 @@ static void young_flows_keep_their_registration(void **state)
 	assert_int_equal(ctl_at(ep, EPOLL_CTL_MOD, k->fd, NULL), -EFAULT);
 	assert_int_equal(ctl(EPOLL_CTL_MOD, k->fd, EPOLLIN | EPOLLEXCLUSIVE, 2), -EINVAL);
 	assert_true(xr_epoll_flow_registered(k->f));
-	assert_null(k->f->priv->regs);
+	assert_null(k->f->own->regs);
 	assert_int_equal(ctl_at(other, EPOLL_CTL_MOD, k->fd, &ev), -ENOENT);
 	assert_int_equal(ctl_at(other, EPOLL_CTL_DEL, k->fd, NULL), -ENOENT);
 	/* a second place, and the first goes */
 	assert_int_equal(ctl_at(other, EPOLL_CTL_ADD, k->fd, &ev), 0);
-	assert_non_null(k->f->priv->regs);
+	assert_non_null(k->f->own->regs);
 	assert_int_equal(ctl(EPOLL_CTL_DEL, k->fd, 0, 0), 0);
 	assert_int_equal(fake_move(k), 0);
 	fake_send(k, 1);
@@ -439,7 +439,7 @@ static void young_flows_keep_their_registration(void **state)
 	close(other);
 	/* a thread that has left by longjmp, and lives: nobody waits for it, and the flow stays */
 	k = fake_open(4);
-	xr_store_relaxed(&k->f->priv->young.lock.owner, 1);
+	xr_store_relaxed(&k->f->own->young.lock.owner, 1);
 	fake_stay_reason = XR_REASON_NONE;
 	assert_int_equal(ctl(EPOLL_CTL_ADD, k->fd, EPOLLIN, 9), 0);
 	assert_int_equal(fake_stay_reason, XR_REASON_EPOLL_EXCLUSIVE);

@@ -376,7 +376,7 @@ static void a_look_may_come_after_the_end(void **state)
 	assert_ptr_equal(f->priv, priv);
 	assert_ptr_equal(f->meta, meta);
 	assert_int_equal(xr_flow_poll(f, -1), UINT32_MAX);
-	assert_null(f->priv->regs);
+	assert_null(f->own->regs);
 }
 
 /*
