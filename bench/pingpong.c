@@ -171,10 +171,8 @@ static void serve_one(int fd, struct pp_meter *m)
 	pattern_free(&expect);
 }
 
-static void run_server(uint16_t port)
+static void run_server(struct sockaddr_in sa)
 {
-	struct sockaddr_in sa = { .sin_family = AF_INET, .sin_port = htons(port),
-				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	struct pp_meter meter = { 0 };
 	socklen_t len = sizeof(sa);
 	int lfd, fd, one = 1;
@@ -185,7 +183,7 @@ static void run_server(uint16_t port)
 	setsockopt(lfd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	if (bind(lfd, (struct sockaddr *)&sa, sizeof(sa)) || listen(lfd, 128) ||
 	    getsockname(lfd, (struct sockaddr *)&sa, &len))
-		die("port %u: %s", port, strerror(errno));
+		die("port %u: %s", ntohs(sa.sin_port), strerror(errno));
 	printf("port %u\n", ntohs(sa.sin_port));
 	fflush(stdout);
 	for (;;) {
@@ -357,10 +355,10 @@ static int run_client(const struct sockaddr_in *to, struct pp_hello *h, uint64_t
 
 static _Noreturn void usage(int status)
 {
-	fputs("usage: xr-pingpong server [--port N] [--cpu N]\n"
-	      "       xr-pingpong rtt|stream|rate|connect --port N [--cpu N] [--size BYTES]\n"
-	      "                   [--seconds S] [--warm S] [--seed N] [--spin] [--nodelay]\n"
-	      "                   [--recv BYTES] [--full]\n"
+	fputs("usage: xr-pingpong server [--address IPV4] [--port N] [--cpu N]\n"
+	      "       xr-pingpong rtt|stream|rate|connect [--address IPV4] --port N [--cpu N]\n"
+	      "                   [--size BYTES] [--seconds S] [--warm S] [--seed N] [--spin]\n"
+	      "                   [--nodelay] [--recv BYTES] [--full]\n"
 	      "The server prints its port; the client prints one JSON object for both ends.\n"
 	      "--spin: busy, non-blocking recv at both ends. --full: verify every byte of a\n"
 	      "one-way stream; otherwise the first and last word of every message, and one\n"
@@ -381,7 +379,8 @@ static double number(const char *what, const char *s, double lo, double hi)
 int main(int argc, char **argv)
 {
 	static const struct option opts[] = {
-		{ "port", 1, NULL, 'p' }, { "cpu", 1, NULL, 'c' }, { "size", 1, NULL, 's' },
+		{ "address", 1, NULL, 'a' }, { "port", 1, NULL, 'p' },
+		{ "cpu", 1, NULL, 'c' }, { "size", 1, NULL, 's' },
 		{ "seconds", 1, NULL, 't' }, { "warm", 1, NULL, 'w' }, { "seed", 1, NULL, 'S' },
 		{ "spin", 0, NULL, 'x' }, { "nodelay", 0, NULL, 'n' }, { "recv", 1, NULL, 'r' },
 		{ "full", 0, NULL, 'f' }, { "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
@@ -395,6 +394,10 @@ int main(int argc, char **argv)
 
 	while ((c = getopt_long(argc, argv, "", opts, &i)) != -1) {
 		switch (c) {
+		case 'a':
+			if (inet_pton(AF_INET, optarg, &to.sin_addr) != 1)
+				die("--address %s: an IPv4 address is wanted", optarg);
+			break;
 		case 'p': port = (uint16_t)number("port", optarg, 0, 65535); break;
 		case 'c': cpu = (int)number("cpu", optarg, 0, CPU_SETSIZE - 1); break;
 		case 's': h.size = (uint64_t)number("size", optarg, 1, PP_SIZE_MAX); break;
@@ -412,8 +415,9 @@ int main(int argc, char **argv)
 	if (optind != argc - 1)
 		usage(2);
 	pin(cpu);
+	to.sin_port = htons(port);
 	if (!strcmp(argv[optind], "server"))
-		run_server(port);
+		run_server(to);
 	for (i = 0; i < PP_MODES; i++)
 		if (!strcmp(argv[optind], mode_names[i]))
 			h.mode = (uint64_t)i;
@@ -426,6 +430,5 @@ int main(int argc, char **argv)
 	if (!h.recv_size)
 		h.recv_size = h.mode == PP_STREAM ? h.size : PP_RECV_MIN;
 	h.warm_ns = (uint64_t)(warm * 1e9);
-	to.sin_port = htons(port);
 	return run_client(&to, &h, (uint64_t)(seconds * 1e9));
 }

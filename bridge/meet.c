@@ -405,6 +405,18 @@ int meet_step(struct meet *m, uint64_t now)
 	return next <= now ? 0 : (int)((next - now) / 1000000) + 1;
 }
 
+int meet_poll(struct meet *m)
+{
+	struct meet_dev *d;
+	int n = 0, r;
+
+	for (d = m->devs; d; d = d->next) {
+		r = d->ctx ? xr_context_poll(d->ctx) : 0;
+		n += r > 0 ? r : 0;
+	}
+	return n;
+}
+
 void meet_close(struct meet *m)
 {
 	struct meet_flow *f;

@@ -11,8 +11,8 @@
  *	meet_dev.c	devices: one context for each local address
  *	meet_talk.c	what the two ends say to each other
  *
- * Locking: none, one thread at a time.  Callbacks run inside meet_begin(), meet_step() only; they may call
- * meet_cancel(), and send.
+ * Locking: none, one thread at a time.  Callbacks run inside meet_begin(), meet_step() and meet_poll() only; they
+ * may call meet_cancel(), and send.
  */
 #ifndef XR_BRIDGE_MEET_H
 #define XR_BRIDGE_MEET_H
@@ -70,6 +70,8 @@ void meet_cancel(struct meet *m, void *flow);
 /* Does what there is to do; ms until it has to be called again even if meet_fd() is not readable, -1: never. */
 int meet_step(struct meet *m, uint64_t now);
 int meet_fd(const struct meet *m);
+/* Completions alone, without system calls and without arming: how many things happened. */
+int meet_poll(struct meet *m);
 
 /* ---- inside ---------------------------------------------------------------------------------- */
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* The thread of the module: what the program asks, what rings, what is due. */
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -12,10 +13,20 @@
 
 #define VISIBLE __attribute__((visibility("default")))
 
+/* What a sleep of the thread ends with. */
+enum { RANG_CMD = 1, RANG_MEET = 2, RANG_BELL = 4, RANG_LINK = 8, RANG_ALL = 15 };
+
+static int watch(int epoll, int fd, uint32_t what)
+{
+	struct epoll_event ev = { .events = EPOLLIN, .data.u32 = what };
+
+	return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
+}
+
+/* 0; -EPIPE: the program is gone. */
 /* 0; -EPIPE: the program is gone. */
 static int cmd_take(struct carry_all *a, int epoll)
 {
-	struct epoll_event ev = { .events = EPOLLIN };
 	struct xr_bridge_cmd cmd;
 	struct carry *c;
 	ssize_t n;
@@ -32,8 +43,10 @@ static int cmd_take(struct carry_all *a, int epoll)
 			r = carry_link_new(a, cmd.link, fds);
 			xr_fd_close(fds[0]);
 			xr_fd_close(fds[1]);
-			if (!r && epoll_ctl(epoll, EPOLL_CTL_ADD, a->links->bell, &ev))
-				r = -errno;
+			if (!r)
+				r = watch(epoll, a->links->bell, RANG_BELL);
+			if (!r)
+				r = watch(epoll, a->links->l->conn, RANG_LINK);
 			if (r)
 				xr_info("the memory of the program cannot be had: error %d", -r);
 			continue;
@@ -71,16 +84,29 @@ static void rung(void *arg, struct xr_shm_link *l, uint32_t cookie)
 		carry_wake(c);
 }
 
-/* What has rung; links whose program has let go of them. */
-static void links_look(struct carry_all *a, int epoll)
+/* What has rung: how many links did. */
+static int links_look(struct carry_all *a)
+{
+	struct carry_link *k;
+	int n = 0;
+
+	for (k = a->links; k; k = k->next)
+		if (xr_shm_link_pending(k->l, CARRY_WAITER)) {
+			xr_shm_link_harvest(k->l, CARRY_WAITER, rung, a);
+			n++;
+		}
+	return n;
+}
+
+/* Links whose program has let go of them. */
+static void links_reap(struct carry_all *a, int epoll)
 {
 	struct carry_link *k, *next;
 	struct carry *c, *after;
 
 	for (k = a->links; k; k = next) {
 		next = k->next;
-		if (xr_shm_link_pending(k->l, CARRY_WAITER))
-			xr_shm_link_harvest(k->l, CARRY_WAITER, rung, a);
+		xr_shm_link_progress(k->l);
 		if (!xr_load_acquire(&k->l->dead))
 			continue;
 		for (c = a->flows; c; c = after) {
@@ -130,26 +156,123 @@ static void unblock(struct carry_all *a)
 			carry_wake(c);
 }
 
-static int loop(struct carry_all *a, int epoll)
+/* ---- busy waiting -------------------------------------------------------------- */
+
+/*
+ * While messages come one after the other the thread looks for the next one instead of sleeping: a sleep
+ * costs a wake-up on the way of each message, a system call to arm, and one for whoever rings.  The bounds are those of
+ * the program's own threads (preload/waiter.c).
+ */
+#define SPIN_GHZ	5 / 2		/* cycles of a nanosecond, about */
+#define SPIN_LEAST	2500u		/* cycles: of one that never hits */
+#define SPIN_ROUND	8		/* looks between two yields */
+#define SPIN_SWITCH	3000u		/* cycles: a yield that took longer ran somebody else */
+#define SPIN_QUIET	16		/* yields that came back at once until the core is ours */
+#define SPIN_HOG	1000000u	/* cycles: whoever ran does not give the core back soon */
+#define SPIN_LONG	2500000u	/* cycles, about a ms: then what takes system calls has its turn */
+
+struct spin {
+	uint64_t max, budget;	/* cycles */
+	uint32_t crowded;	/* > 0: others want this core */
+};
+
+static int spin_turn(struct carry_all *a)
 {
-	struct epoll_event ev[8];
-	struct carry_link *k;
-	uint64_t now, due;
-	int wait, more;
+	int n = meet_poll(a->meet);
+
+	if (n)
+		unblock(a);
+	n += links_look(a);
+	carry_work(a);
+	return n || a->work;
+}
+
+/* 1: there is more to do, or to look at. */
+static int spin(struct spin *s, struct carry_all *a)
+{
+	uint64_t begun = xr_cycles(), last = begun, now, c;
+	int hit = 0, waited = 0, i;
 
 	for (;;) {
-		if (cmd_take(a, epoll))
+		for (i = s->crowded ? SPIN_ROUND - 1 : 0; i < SPIN_ROUND; i++) {
+			if (spin_turn(a)) {
+				last = xr_cycles();
+				hit |= waited;
+			} else {
+				xr_cpu_relax();
+			}
+		}
+		c = xr_cycles();
+		if (c - begun > SPIN_LONG)
+			break;
+		if (c - last > s->budget) {
+			s->budget = s->budget / 2 > SPIN_LEAST ? s->budget / 2 : SPIN_LEAST;
 			return 0;
+		}
+		sched_yield();
+		now = xr_cycles();
+		waited = 1;
+		if (now - c >= SPIN_HOG) {
+			s->budget = SPIN_LEAST;
+			return spin_turn(a);
+		}
+		s->crowded = now - c >= SPIN_SWITCH ? SPIN_QUIET : s->crowded - (s->crowded != 0);
+		if (hit)
+			s->budget = 2 * s->budget < s->max ? 2 * s->budget : s->max;
+		hit = 0;
+	}
+	return 1;
+}
+
+/* After a sleep: would it have paid not to? */
+static void spin_slept(struct spin *s, uint64_t cycles)
+{
+	if (cycles <= 2 * s->max)
+		s->budget = 4 * s->budget < s->max ? 4 * s->budget : s->max;
+}
+
+static uint32_t thread_sleep(struct carry_all *a, int epoll, int wait)
+{
+	struct epoll_event ev[8];
+	uint32_t rang = 0;
+	int i, n = 0;
+
+	if (!links_sleep(a, 1))
+		n = epoll_wait(epoll, ev, 8, wait);
+	links_sleep(a, 0);
+	for (i = 0; i < n; i++)
+		rang |= ev[i].data.u32;
+	if (rang & RANG_BELL)
+		bells_drain(a);
+	return rang;
+}
+
+static int loop(struct carry_all *a, int epoll, uint64_t spin_ns)
+{
+	struct spin s = { .max = XR_BRIDGE_SPIN * spin_ns * SPIN_GHZ, .crowded = SPIN_QUIET };
+	uint32_t rang = RANG_ALL;
+	uint64_t now, due;
+	int wait, more, said;
+
+	s.budget = s.max;
+	for (;;) {
+		if ((rang & RANG_CMD) && cmd_take(a, epoll))
+			return 0;
+		if (rang & RANG_LINK)
+			links_reap(a, epoll);
+		rang = RANG_ALL;
+		more = a->flows && s.max && spin(&s, a);
 		now = xr_now_ns();
 		wait = meet_step(a->meet, now);
 		unblock(a);
-		links_look(a, epoll);
-		more = carry_work(a);
+		links_look(a);
+		said = a->work != NULL;
+		more |= carry_work(a);
 		due = carry_tick(a, now);
 		if (more || a->work)
 			continue;
 		/* what was said just now may have completed already: armed again before the sleep */
-		if (wait)
+		if (wait && said)
 			wait = meet_step(a->meet, xr_now_ns());
 		if (!wait || a->work)
 			continue;
@@ -158,12 +281,9 @@ static int loop(struct carry_all *a, int epoll)
 
 			wait = wait < 0 || ms < wait ? ms : wait;
 		}
-		if (!links_sleep(a, 1))
-			epoll_wait(epoll, ev, 8, wait);
-		links_sleep(a, 0);
-		bells_drain(a);
-		for (k = a->links; k; k = k->next)
-			xr_shm_link_progress(k->l);
+		now = xr_cycles();
+		rang = thread_sleep(a, epoll, wait);
+		spin_slept(&s, xr_cycles() - now);
 	}
 }
 
@@ -171,7 +291,6 @@ static int bridge_run(const struct xr_bridge_host *h, int cmd)
 {
 	struct meet_config cfg = { .device = h->device, .key = h->key, .trust_fabric = h->trust_fabric,
 				   .software = h->software, .timeout = h->timeout };
-	struct epoll_event ev = { .events = EPOLLIN };
 	struct carry_all *a = calloc(1, sizeof(*a));
 	int epoll = epoll_create1(EPOLL_CLOEXEC), r;
 
@@ -180,10 +299,11 @@ static int bridge_run(const struct xr_bridge_host *h, int cmd)
 		goto free_all;
 	a->cmd = cmd;
 	xr_shm_budget(h->memory);
-	if (epoll_ctl(epoll, EPOLL_CTL_ADD, cmd, &ev) || epoll_ctl(epoll, EPOLL_CTL_ADD, meet_fd(a->meet), &ev))
-		r = -errno;
+	r = watch(epoll, cmd, RANG_CMD);
 	if (!r)
-		r = loop(a, epoll);
+		r = watch(epoll, meet_fd(a->meet), RANG_MEET);
+	if (!r)
+		r = loop(a, epoll, h->spin);
 	while (a->flows) {
 		carry_end(a->flows, CARRY_LOST);
 		carry_free(a->flows);

@@ -76,7 +76,8 @@
 	X(thresholds, spin, SPIN, TIME, "50us", 0, 1000000000, NULL, "TIME",                       \
 	  "longest busy wait before sleeping",                                                     \
 	  "A call that would block polls the fabric for at most this long, and for less when "     \
-	  "polling did not pay lately; 0 sleeps at once.")                                         \
+	  "polling did not pay lately; 0 sleeps at once. For connections to other hosts, four "    \
+	  "times as long.")                                         \
 	X(rdma, rdma, RDMA, BOOL, "no", 0, 1, NULL, "BOOL",                                        \
 	  "move connections to other hosts onto RDMA",                                             \
 	  "New, and tried on an emulated device only: OTHER HOSTS in xrdma(7) has what is known to "\

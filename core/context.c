@@ -13,6 +13,8 @@
 #include "option_table.h"
 
 #define BATCH	32
+#define WATCH_CQ	1u		/* the descriptors of a context, see context_watch */
+#define WATCH_REST	(2u | 4u)	/* connections, timer */
 #define ROUNDS	256	/* of one xr_context_event: the program has other descriptors too */
 
 static int context_watch(struct xrdma_context *ctx)
@@ -24,7 +26,7 @@ static int context_watch(struct xrdma_context *ctx)
 		return -errno;
 	fd[2] = ctx->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
 	for (i = 0; i < 3; i++) {
-		struct epoll_event ev = { .events = EPOLLIN };
+		struct epoll_event ev = { .events = EPOLLIN, .data.u32 = 1u << i };
 
 		if (fd[i] >= 0 && !epoll_ctl(ctx->epoll, EPOLL_CTL_ADD, fd[i], &ev))
 			continue;
@@ -317,23 +319,42 @@ int xr_context_poll(struct xrdma_context *ctx)
 	return n;
 }
 
+/* What has rung, asked by one system call instead of one for each that might have. */
+static uint32_t context_rung(const struct xrdma_context *ctx)
+{
+	struct epoll_event ev[3];
+	int i, n = epoll_wait(ctx->epoll, ev, 3, 0);
+	uint32_t rung = 0;
+
+	if (n < 0)
+		return WATCH_CQ | WATCH_REST;
+	for (i = 0; i < n; i++)
+		rung |= ev[i].data.u32;
+	return rung;
+}
+
 int xr_context_event(struct xrdma_context *ctx)
 {
 	int rounds = 0, n;
+	uint32_t rung;
 
 	if (ctx->polling)
 		return -EBUSY;
-	ctx->ops->cq_event(ctx->cq);
+	rung = context_rung(ctx);
+	if (rung & WATCH_CQ)
+		ctx->ops->cq_event(ctx->cq);
 	for (;;) {
 		do {
-			ctx->rounds = 0;
+			/* connections and timers ring until they are looked at, and are then */
+			ctx->rounds = rung & WATCH_REST ? 0 : 1;
+			rung = 0;
 			n = xr_context_poll(ctx);
 			if (++rounds > ROUNDS)
 				return 1;
 		} while (n > 0);
 		/* arm, look again, and only then sleep: what came in between does not ring */
 		ctx->ops->cq_arm(ctx->cq);
-		ctx->rounds = 0;
+		ctx->rounds = 1;
 		if (!xr_context_poll(ctx)) {
 			if (xr_keepalive_timer(ctx))
 				return 1;

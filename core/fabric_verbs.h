@@ -200,6 +200,7 @@ struct v_dev {
 	struct v_id *ids;
 	struct v_event *ev_head, **ev_tail;
 	int cq_epoll, cq_event;
+	uint8_t rung;			/* cq_event was written to */
 	int cm_epoll, cm_event, cm_timer;
 	uint64_t timer_at;
 	struct v_count count;

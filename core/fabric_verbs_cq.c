@@ -117,6 +117,7 @@ void v_wake(struct v_dev *d)
 {
 	static const uint64_t one = 1;
 
+	d->rung = 1;
 	if (write(d->cq_event, &one, sizeof(one)) < 0)
 		return;		/* full: it is readable already */
 }
@@ -383,11 +384,15 @@ int v_cq_poll(struct xr_cq *cq, struct xr_wc *wc, int n)
 int v_cq_arm(struct xr_cq *cq)
 {
 	struct v_cq *c = v_cq(cq);
+	int r = 0;
 
-	c->armed = 1;
 	if (c->head != c->tail || !c->ib)
 		v_wake(v_dev(cq->dev));
-	return c->ib ? v_errno(ibv_req_notify_cq(c->ib, 0)) : 0;
+	/* armed, and its event was not taken: then it has rung, or will */
+	if (c->ib && !c->armed)
+		r = v_errno(ibv_req_notify_cq(c->ib, 0));
+	c->armed = !r;
+	return r;
 }
 
 int v_cq_fd(struct xr_cq *cq)
@@ -405,7 +410,10 @@ void v_cq_event(struct xr_cq *cq)
 	while (d->ctx && !ibv_get_cq_event(d->channel, &ib, &user)) {
 		((struct v_cq *)user)->armed = 0;
 		ibv_ack_cq_events(ib, 1);
+		/* each rings once before it is armed again: there is no other */
+		if (user == cq && !v_cq(cq)->next && d->cqs == user)
+			break;
 	}
-	if (read(d->cq_event, &count, sizeof(count)) > 0)
-		v_cq(cq)->armed = 0;
+	if (d->rung && read(d->cq_event, &count, sizeof(count)) > 0)
+		d->rung = 0;
 }

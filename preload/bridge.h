@@ -20,8 +20,10 @@
 #include "proof.h"
 #include "reason.h"
 
-#define XR_BRIDGE_ABI	1u
+#define XR_BRIDGE_ABI	2u
 #define XR_BRIDGE_SECRET 32u
+/* Times the setting spin: a round trip over a network takes longer than one between cores. */
+#define XR_BRIDGE_SPIN	4u
 
 enum xr_bridge_type {
 	/* to the module */
@@ -70,6 +72,7 @@ struct xr_bridge_host {
 	int trust_fabric, software;
 	uint64_t timeout;	/* ns */
 	uint64_t memory;	/* bytes at most */
+	uint64_t spin;		/* ns: setting spin */
 };
 
 struct xr_bridge_ops {

@@ -344,7 +344,7 @@ static int wait_sleep(struct ep_wait *w)
 			return 1;
 	}
 	if (r > 0) {
-		xr_spin_slept(&ep->spin, xr_now_ns() - then);
+		xr_spin_slept(&ep->spin, 1, xr_now_ns() - then);
 		w->n = wait_strip(w, w->evs, r);
 		w->kernel_done = w->n > 0;
 		xr_store_relaxed(&ep->stands, w->n > 0);
@@ -425,7 +425,7 @@ static int wait_fabric(struct ep_wait *w)
 		if (last)
 			return 0;
 		if (!xr_load_relaxed(&ep->spinning) && xr_cas(&ep->spinning, &free, 1)) {
-			more = xr_spin(&ep->spin, spin_look, w);
+			more = xr_spin(&ep->spin, 1, spin_look, w);
 			xr_store_release(&ep->spinning, 0);
 			if (w->n)
 				return 0;

@@ -21,6 +21,7 @@
 #include "mem.h"
 #include "process.h"
 #include "ready.h"
+#include "tune.h"
 #include "xrdma.h"
 
 #define MODULE		"libxrdma-rdma.so"
@@ -139,6 +140,7 @@ static void *helper_main(void *arg)
 		.log_file = xr_log_path(), .device = xr_cfg.rdma_device, .key = xr_far_key(),
 		.trust_fabric = xr_cfg.rdma_trust != XR_TRUST_KEY, .software = xr_cfg.rdma_software != 0,
 		.timeout = xr_cfg.rendezvous_timeout, .memory = xr_cfg.max_memory,
+		.spin = xr_tuned(&xr_cfg.spin),
 	};
 	const struct xr_bridge_ops *ops;
 	int cmd = (int)(intptr_t)arg, r;

@@ -476,7 +476,7 @@ static int poll_run(struct poll_run *p)
 			return n;
 		if (p->nfabric) {
 			/* what stands and was not asked for, as unread bytes for RDHUP, is no reason */
-			if (vain < 2 && xr_spin(budget, poll_peek, p) &&
+			if (vain < 2 && xr_spin(budget, 1, poll_peek, p) &&
 			    xr_signal_mark().any == p->mark.any) {
 				vain++;
 				continue;
@@ -488,7 +488,7 @@ static int poll_run(struct poll_run *p)
 		if (n < 0)
 			return n;
 		if (p->nfabric && n)
-			xr_spin_slept(budget, xr_now_ns() - then);
+			xr_spin_slept(budget, 1, xr_now_ns() - then);
 		last = !n;
 	}
 }

@@ -50,11 +50,12 @@ int xr_wait_flow(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline,
 		 struct xr_signal_mark mark);
 
 /*
- * Bounded busy-wait: calls again(arg) until it is non-zero or the budget is used up.
- * Yields between rounds so that a peer on the same core can run; adapts *budget
- * (shrinks when it missed, grows when it hit).  Returns what again() returned.
+ * Bounded busy-wait: calls again(arg) until it is non-zero or the budget is used up,
+ * at most so many times the setting.  Yields between rounds so that a peer on the same
+ * core can run; adapts *budget (shrinks when it missed, grows when it hit).  Returns what
+ * again() returned.
  */
-int xr_spin(uint32_t *budget, int (*again)(void *arg), void *arg);
+int xr_spin(uint32_t *budget, uint32_t times, int (*again)(void *arg), void *arg);
 
 /*
  * ppoll that cannot lose a signal: blocks signals, returns -EINTR at once when a handler

@@ -247,16 +247,16 @@ static void budget_set(uint32_t *budget, uint64_t v)
 	xr_store_relaxed((_Atomic uint32_t *)budget, v > SPIN_MIN ? (uint32_t)v : SPIN_MIN);
 }
 
-static uint64_t spin_max(void)
+static uint64_t spin_max(uint32_t times)
 {
-	uint64_t max = xr_tuned(&xr_cfg.spin);
+	uint64_t max = xr_tuned(&xr_cfg.spin) * times;
 
 	return max > UINT32_MAX ? UINT32_MAX : max;
 }
 
-int xr_spin(uint32_t *budget, int (*again)(void *arg), void *arg)
+int xr_spin(uint32_t *budget, uint32_t times, int (*again)(void *arg), void *arg)
 {
-	uint64_t start = 0, now, max = spin_max();
+	uint64_t start = 0, now, max = spin_max(times);
 	uint32_t b = budget_get(budget);
 	int i, r, hog = 0, looks = tls.crowded ? 1 : SPIN_FIRST;
 
@@ -291,9 +291,9 @@ int xr_spin(uint32_t *budget, int (*again)(void *arg), void *arg)
 	return again(arg);
 }
 
-void xr_spin_slept(uint32_t *budget, uint64_t ns)
+void xr_spin_slept(uint32_t *budget, uint32_t times, uint64_t ns)
 {
-	uint64_t max = spin_max();
+	uint64_t max = spin_max(times);
 	uint64_t b = budget_get(budget);
 
 	/* a wake-up takes about as long as the longest spin: this sleep ended within the spin */
@@ -553,7 +553,7 @@ int xr_wait_flow(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline,
 {
 	struct xr_signal_mark now = xr_signal_mark();
 	struct wait_arg arg = { f, mask, now.any };
-	uint32_t *budget = mask & POLLIN ? &f->rx_spin : &tls.tx_spin;
+	uint32_t *budget = mask & POLLIN ? &f->rx_spin : &tls.tx_spin, times = f->far ? XR_BRIDGE_SPIN : 1;
 	struct xr_shm_link *l;
 	uint64_t then;
 	int r;
@@ -564,7 +564,7 @@ int xr_wait_flow(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline,
 	mark = now;
 	/* the reference keeps shared memory mapped if another thread closes the flow */
 	l = xr_flow_link_get(f);
-	if (xr_spin(budget, wait_look, &arg) && xr_signal_mark().any == mark.any) {
+	if (xr_spin(budget, times, wait_look, &arg) && xr_signal_mark().any == mark.any) {
 		if (l)
 			xr_link_unref(l);
 		/* who never needs to sleep either, if there may be something: racy, as in xr_flow_sweep */
@@ -580,6 +580,6 @@ int xr_wait_flow(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline,
 	if (r == -EINTR && !deadline && xr_signal_mark().norestart == mark.norestart)
 		r = 0;
 	if (!r)
-		xr_spin_slept(budget, xr_now_ns() - then);
+		xr_spin_slept(budget, times, xr_now_ns() - then);
 	return r;
 }

@@ -39,7 +39,7 @@ static inline uint64_t xr_deadline_min(uint64_t a, uint64_t b)
 int xr_frame_alive(uintptr_t own, uintptr_t frame);
 
 /* After a sleep of ns: would spinning have paid? */
-void xr_spin_slept(uint32_t *budget, uint64_t ns);
+void xr_spin_slept(uint32_t *budget, uint32_t times, uint64_t ns);
 /* Budgets of this thread: for sends, for poll and select. */
 uint32_t *xr_spin_tx(void);
 uint32_t *xr_spin_poll(void);

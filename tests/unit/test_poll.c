@@ -435,25 +435,25 @@ static void spinning(void **state)
 
 	(void)state;
 	again_calls = 0;
-	assert_int_equal(xr_spin(&budget, again_after, &at), 1);
+	assert_int_equal(xr_spin(&budget, 1, again_after, &at), 1);
 	assert_int_equal(again_calls, 2);
 	/* misses cost less and less */
-	assert_int_equal(xr_spin(&budget, again_after, NULL), 0);
+	assert_int_equal(xr_spin(&budget, 1, again_after, NULL), 0);
 	first = budget;
 	assert_in_range(first, 1, 25000);
 	for (i = 0; i < 10; i++)
-		assert_int_equal(xr_spin(&budget, again_after, NULL), 0);
+		assert_int_equal(xr_spin(&budget, 1, again_after, NULL), 0);
 	assert_int_equal(budget, 1000);
 	/* a sleep that a spin would have covered brings it back, a long one does not */
-	xr_spin_slept(&budget, 1000000000);
+	xr_spin_slept(&budget, 1, 1000000000);
 	assert_int_equal(budget, 1000);
 	for (i = 0; i < 6; i++)
-		xr_spin_slept(&budget, 20000);
+		xr_spin_slept(&budget, 1, 20000);
 	assert_int_equal(budget, 50000);
 	/* none at all when the setting says so */
 	xr_cfg.spin = 0;
 	again_calls = 0;
-	assert_int_equal(xr_spin(&budget, again_after, NULL), 0);
+	assert_int_equal(xr_spin(&budget, 1, again_after, NULL), 0);
 	assert_int_equal(again_calls, 1);
 }
 
