@@ -412,6 +412,8 @@ uint32_t xr_flow_tx_poll(struct xr_flow *f, int fd);
  * flow.  Called after the direction's state was set, under its lock.
  */
 void xr_flow_leave(struct xr_flow *f);
+/* What carries each direction now, for xr-stat. */
+void xr_flow_show_carriers(struct xr_flow *f);
 
 /*
  * rx_lock held: throws away what comes over the socket of bytes that were read from the ring.
@@ -524,6 +526,12 @@ int xr_flow_return_due(struct xr_flow *f);
 
 /* An attempt to come back failed: later, and rarer.  0: it was the last one. */
 int xr_flow_return_failed(struct xr_flow *f, enum xr_reason why);
+
+/*
+ * An attempt to move to another host, begun then, the first one or not, failed for what may pass: another one when the
+ * peer makes one, and again_ms are over.  0: there will be none.
+ */
+int xr_flow_far_again(struct xr_flow *f, uint32_t again_ms, uint64_t begun);
 
 /*
  * Wakes whoever sleeps on the flow in this process, or in the parent that owns it: the

@@ -78,8 +78,7 @@ static int rx_take_start(struct xr_flow *f, const struct xr_view *v)
 	f->rx_state = f->drain_left ? XR_RX_DRAIN : XR_RX_RING;
 	xr_stats_add(XR_STAT_FLOWS_UPGRADED, 1);
 	xr_stats_rx_base(f->st, xr_flow_fabric(f));
-	xr_stats_flow_carrier(f->st, f->tx_state == XR_TX_RING ? xr_flow_fabric(f) : XR_CARRIER_TCP,
-			      xr_flow_fabric(f), (uint32_t)f->link->peer_pid);
+	xr_flow_show_carriers(f);
 	/* what follows waits at the other end until it knows that this was taken */
 	if (f->far)
 		xr_flow_tell_sender(f);
@@ -311,8 +310,6 @@ static int leave_fabric(struct xr_flow *f)
 
 void xr_flow_leave(struct xr_flow *f)
 {
-	enum xr_carrier tx, rx;
-
 	/*
 	 * Both states are seq_cst: of two directions that come back at the same time at least
 	 * one sees the other.
@@ -326,12 +323,7 @@ void xr_flow_leave(struct xr_flow *f)
 			 xr_reason_name(f->reason));
 		xr_flow_wake(f);
 	}
-	tx = f->tx_state == XR_TX_RING ? xr_flow_fabric(f) : XR_CARRIER_TCP;
-	rx = f->rx_state == XR_RX_RING ? xr_flow_fabric(f) : XR_CARRIER_TCP;
-	xr_stats_flow_carrier(f->st, tx, rx, (uint32_t)f->link->peer_pid);
-	/* the parent may never use it again, nor hear of this */
-	if (xr_unlikely(f->owner_pid != xr_getpid()))
-		xr_flow_stats_child(f, tx, rx);
+	xr_flow_show_carriers(f);
 }
 
 /* ---- retreat -------------------------------------------------------------- */

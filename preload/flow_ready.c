@@ -234,3 +234,31 @@ void xr_flow_arm(struct xr_flow *f, uint32_t waiter, uint32_t mask)
 		xr_unlock(&f->tx_lock);
 	}
 }
+
+/* ---- for display ------------------------------------------------------------- */
+
+static enum xr_carrier tx_carrier(struct xr_flow *f)
+{
+	return f->tx_state == XR_TX_RING ? xr_flow_fabric(f) : XR_CARRIER_TCP;
+}
+
+/* What is still to come over TCP is little, and nobody tells when it has. */
+static enum xr_carrier rx_carrier(struct xr_flow *f)
+{
+	return f->rx_state == XR_RX_RING || f->rx_state == XR_RX_DRAIN ? xr_flow_fabric(f) : XR_CARRIER_TCP;
+}
+
+void xr_flow_show_carriers(struct xr_flow *f)
+{
+	enum xr_carrier tx, rx;
+
+	do {
+		tx = tx_carrier(f);
+		rx = rx_carrier(f);
+		xr_stats_flow_carrier(f->st, tx, rx, (uint32_t)f->link->peer_pid);
+		/* another thread may have moved the other direction, and said so before */
+	} while (tx != tx_carrier(f) || rx != rx_carrier(f));
+	/* the parent may never use it again, nor hear of this */
+	if (xr_unlikely(f->owner_pid != xr_getpid()))
+		xr_flow_stats_child(f, tx, rx);
+}

@@ -103,9 +103,7 @@ int xr_up_start(struct xr_upgrade *u, int fd, uint32_t *waiter)
 		xr_stats_inc(&f->st->ctl.upgrades, 1);
 	}
 	xr_stats_flow_state(f->st, XR_STATE_ESTAB);
-	xr_stats_flow_carrier(f->st, xr_flow_fabric(f),
-			      f->rx_state == XR_RX_RING ? xr_flow_fabric(f) : XR_CARRIER_TCP,
-			      (uint32_t)f->link->peer_pid);
+	xr_flow_show_carriers(f);
 	return 0;
 }
 
