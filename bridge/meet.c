@@ -10,6 +10,7 @@
 #include "mem.h"
 
 #define MEET_BUSY_NS	50000000ull
+#define MEET_LISTEN_MS	10000u
 #define MEET_AGAIN_MS	2000u		/* nobody answered: the other end may not have looked up yet */
 
 static uint64_t meet_patience(const struct meet *m)
@@ -169,8 +170,10 @@ static void flow_alone(struct meet_flow *f, enum path_news news, uint64_t now)
 
 	path_news(&f->meet->path, f->tuple.family, f->tuple.peer, news, now);
 	ms = flow_rest(f, now);
-	meet_failed(f, news == PATH_UNREACHABLE ? XR_REASON_RDMA_UNREACHABLE : XR_REASON_PEER_NOT_XRDMA,
-		    ms > MEET_AGAIN_MS ? ms : MEET_AGAIN_MS);
+	/* who listens may do so again at once */
+	if (f->state != MEET_LISTENING && ms < MEET_AGAIN_MS)
+		ms = MEET_AGAIN_MS;
+	meet_failed(f, news == PATH_UNREACHABLE ? XR_REASON_RDMA_UNREACHABLE : XR_REASON_PEER_NOT_XRDMA, ms);
 }
 
 static const uint16_t call_at[] = { 0, 20, 80, 200, 400, 700 };	/* ms */
@@ -217,7 +220,7 @@ void meet_call_failed(struct meet_flow *f, int error)
 		return;
 	case -ENODEV:
 	case -EIO:
-		meet_failed(f, XR_REASON_NO_VERBS, 10000);
+		meet_failed(f, XR_REASON_NO_VERBS, MEET_GONE_MS);
 		return;
 	default:
 		flow_alone(f, f->heard ? PATH_NOBODY : PATH_UNREACHABLE, now);
@@ -233,8 +236,10 @@ static void flow_call(struct meet_flow *f)
 	f->calling = 1;
 	f->meet->calls++;
 	f->state = MEET_CONNECTING;
-	/* the device gives up before: 10 s */
+	/* the device gives up before: 10 s; who was reached before answers at once, or not before another attempt */
 	f->deadline = xr_now_ns() + 12000000000ull;
+	if (path_was_good(&f->meet->path, f->tuple.family, f->tuple.peer))
+		f->deadline = xr_now_ns() + 2 * meet_patience(f->meet);
 	r = meet_call(f->dev, f, &ch);
 	if (!r) {
 		f->end = meet_end_new(f->dev, ch, f);
@@ -247,12 +252,34 @@ static void flow_call(struct meet_flow *f)
 		meet_call_failed(f, r);
 }
 
+/* The listener cannot be had, now. */
+static void meet_not_heard(struct meet_flow *f, int error)
+{
+	xr_info("no rendezvous point: error %d", -error);
+	switch (error) {
+	case -EADDRINUSE:
+		meet_failed(f, XR_REASON_RENDEZVOUS_BUSY, MEET_LISTEN_MS);
+		break;
+	case -ENOMEM:
+		meet_failed(f, XR_REASON_LIMIT_MEMORY, MEET_LISTEN_MS);
+		break;
+	case -ENODEV:
+	case -EADDRNOTAVAIL:
+		/* the device goes, and that it does has not come through yet; or its address does */
+		meet_failed(f, XR_REASON_NO_VERBS, MEET_GONE_MS);
+		break;
+	default:
+		meet_failed(f, XR_REASON_RENDEZVOUS_FAILED, MEET_LISTEN_MS);
+	}
+}
+
 void meet_begin(struct meet *m, void *flow, const struct xr_tuple *t, int connecting)
 {
 	uint64_t now = xr_now_ns();
 	struct meet_flow *f = calloc(1, sizeof(*f));
 	enum xr_reason why = XR_REASON_LIMIT_MEMORY;
 	struct meet_flow **pp;
+	uint32_t again_ms;
 	int r;
 
 	if (!f) {
@@ -276,9 +303,9 @@ void meet_begin(struct meet *m, void *flow, const struct xr_tuple *t, int connec
 		meet_failed(f, XR_REASON_RDMA_UNREACHABLE, flow_rest(f, now));
 		return;
 	}
-	f->dev = meet_dev_get(m, t->family, t->local, now, &why);
+	f->dev = meet_dev_get(m, t->family, t->local, now, &why, &again_ms);
 	if (!f->dev) {
-		meet_failed(f, why, why == XR_REASON_SOFTWARE_DEVICE || why == XR_REASON_IWARP ? 0 : 10000);
+		meet_failed(f, why, why == XR_REASON_SOFTWARE_DEVICE || why == XR_REASON_IWARP ? 0 : again_ms);
 		return;
 	}
 	if (!connecting)
@@ -286,8 +313,7 @@ void meet_begin(struct meet *m, void *flow, const struct xr_tuple *t, int connec
 	f->deadline = now + 2 * meet_patience(m);
 	r = meet_listen(f->dev, f);
 	if (r)
-		meet_failed(f, r == -EADDRINUSE ? XR_REASON_RENDEZVOUS_BUSY : r == -ENOMEM ? XR_REASON_LIMIT_MEMORY :
-			    XR_REASON_RENDEZVOUS_FAILED, 0);
+		meet_not_heard(f, r);
 }
 
 void meet_cancel(struct meet *m, void *flow)
@@ -336,7 +362,7 @@ static int meet_due(struct meet *m, uint64_t now)
 		if (flow_due(f) > now || (f->state == MEET_WAITING && m->calls >= MEET_CALLS))
 			continue;
 		if (f->dev->ctx->gone)
-			meet_failed(f, XR_REASON_NO_VERBS, 10000);
+			meet_failed(f, XR_REASON_NO_VERBS, MEET_GONE_MS);
 		else if (f->state == MEET_WAITING)
 			flow_call(f);
 		else
@@ -369,7 +395,7 @@ static void meet_reap(struct meet *m)
 			for (f = m->flows; f && (f->dev != d || f->state == MEET_UP); f = f->next)
 				;
 			if (f)
-				meet_failed(f, XR_REASON_NO_VERBS, 10000);
+				meet_failed(f, XR_REASON_NO_VERBS, MEET_GONE_MS);
 		} while (f);
 		for (f = m->flows; f && f->dev != d; f = f->next)
 			;

@@ -78,6 +78,7 @@ int meet_poll(struct meet *m);
 #define MEET_STRANGERS	64u		/* channels at a time, per context, of which it is not known what they want */
 #define MEET_CALLS	16u		/* at a time, of one process */
 #define MEET_WORD_NS	2000000000ull	/* a message is waited for so long */
+#define MEET_GONE_MS	100u		/* a device has just gone: it may come back */
 
 enum meet_state {
 	MEET_LISTENING,		/* host: nobody has called */
@@ -103,7 +104,7 @@ struct meet_dev {
 	uint8_t addr[16];		/* local */
 	struct xrdma_context *ctx;	/* NULL: none, for `why` */
 	enum xr_reason why;
-	uint64_t again;			/* ns: when to look again */
+	uint64_t again, rest;		/* ns: when to look again, and when that is in vain */
 	struct meet_listener *listeners;
 	uint32_t strangers;
 	uint64_t called;		/* ns: when somebody last did */
@@ -161,9 +162,9 @@ void meet_call_failed(struct meet_flow *f, int error);
 
 /* --- meet_dev.c --- */
 
-/* The context for a local address: NULL, and why. */
+/* The context for a local address: NULL, why, and when to ask again. */
 struct meet_dev *meet_dev_get(struct meet *m, uint16_t family, const uint8_t addr[16], uint64_t now,
-			      enum xr_reason *why);
+			      enum xr_reason *why, uint32_t *again_ms);
 /* Those whose device is gone, and those that nobody uses. */
 void meet_dev_close(struct meet_dev *d);
 int meet_listen(struct meet_dev *d, struct meet_flow *f);

@@ -9,7 +9,8 @@
 #include "meet.h"
 #include "mem.h"
 
-#define DEV_AGAIN_NS	10000000000ull	/* a device that is not there, or not fit, is looked for again */
+#define DEV_FIRST_NS	50000000ull	/* a device that is not there, or not fit, is looked for again, ever later */
+#define DEV_LAST_NS	10000000000ull
 
 static int dev_is_shm(const struct meet *m)
 {
@@ -53,6 +54,7 @@ static int dev_admit(struct xrdma_context *ctx, const struct xr_cm_event *ev)
 	const struct meet_flow *f;
 
 	d->called = xr_now_ns();
+	path_news(&d->meet->path, d->family, ev->peer.ip, PATH_HEARD, d->called);
 	if (d->strangers >= MEET_STRANGERS)
 		return 0;
 	/* a key tells who may; where the network is trusted, it is its addresses that are */
@@ -200,9 +202,11 @@ void meet_dev_close(struct meet_dev *d)
 }
 
 struct meet_dev *meet_dev_get(struct meet *m, uint16_t family, const uint8_t addr[16], uint64_t now,
-			      enum xr_reason *why)
+			      enum xr_reason *why, uint32_t *again_ms)
 {
 	struct meet_dev *d;
+
+	*again_ms = MEET_GONE_MS;
 
 	for (d = m->devs; d; d = d->next)
 		if (d->family == family && !memcmp(d->addr, addr, 16))
@@ -219,11 +223,17 @@ struct meet_dev *meet_dev_get(struct meet *m, uint16_t family, const uint8_t add
 		d->next = m->devs;
 		m->devs = d;
 	}
-	if (!d->ctx && now >= d->again && dev_open(d))
-		d->again = now + DEV_AGAIN_NS;
-	if (d->ctx && !d->ctx->gone)
+	if (!d->ctx && now >= d->again && dev_open(d)) {
+		d->rest = !d->rest ? DEV_FIRST_NS : 2 * d->rest < DEV_LAST_NS ? 2 * d->rest : DEV_LAST_NS;
+		d->again = now + d->rest;
+	}
+	if (d->ctx && !d->ctx->gone) {
+		d->rest = 0;
 		return d;
+	}
 	*why = d->ctx ? XR_REASON_NO_VERBS : d->why;
+	if (!d->ctx)
+		*again_ms = (uint32_t)((d->again - now) / 1000000) + 1;
 	return NULL;
 }
 

@@ -30,16 +30,24 @@ static struct path_host *path_make(struct path *p, uint16_t family, const uint8_
 void path_news(struct path *p, uint16_t family, const uint8_t addr[16], enum path_news news, uint64_t now)
 {
 	int i = path_find(p, family, addr);
-	uint64_t rest = PATH_FIRST_NS;
+	uint64_t rest, last;
 	struct path_host *h;
 
-	if (news == PATH_GOOD) {
+	if (news == PATH_HEARD) {
 		if (i >= 0)
-			memset(&p->host[i], 0, sizeof(p->host[i]));
+			p->host[i].until = 0;
 		return;
 	}
 	h = i >= 0 ? &p->host[i] : path_make(p, family, addr);
 	h->heard = now;
+	if (news == PATH_GOOD) {
+		h->good = 1;
+		h->quiet = h->times = 0;
+		h->until = 0;
+		return;
+	}
+	rest = h->good ? PATH_GOOD_FIRST_NS : PATH_FIRST_NS;
+	last = h->good ? PATH_GOOD_LAST_NS : PATH_LAST_NS;
 	/* several connections may have found out the same thing at the same time */
 	if (h->until > now)
 		return;
@@ -47,8 +55,8 @@ void path_news(struct path *p, uint16_t family, const uint8_t addr[16], enum pat
 		return;
 	h->quiet = PATH_QUIET - 1;	/* after that, once is enough */
 	rest <<= h->times;
-	if (rest >= PATH_LAST_NS)
-		rest = PATH_LAST_NS;
+	if (rest >= last)
+		rest = last;
 	else
 		h->times++;
 	h->until = now + rest;
@@ -59,4 +67,11 @@ uint64_t path_rest(const struct path *p, uint16_t family, const uint8_t addr[16]
 	int i = path_find(p, family, addr);
 
 	return i >= 0 && p->host[i].until > now ? p->host[i].until - now : 0;
+}
+
+int path_was_good(const struct path *p, uint16_t family, const uint8_t addr[16])
+{
+	int i = path_find(p, family, addr);
+
+	return i >= 0 && p->host[i].good;
 }

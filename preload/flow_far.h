@@ -54,6 +54,7 @@ struct xr_flow_far {
 	_Atomic uint8_t lost;	/* what the module said was heeded */
 	uint32_t rx_consumed;	/* CLOSE: what it had read */
 	uint64_t rx_part;	/* ns: since when a piece of what may be a frame is there */
+	uint64_t from;		/* ns: when it left the fabric, or first looked for it; tx_lock */
 };
 
 /* The two ends have proved themselves to each other. */

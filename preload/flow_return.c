@@ -10,6 +10,10 @@
  *
  * Hysteresis: return_after on TCP at least, twice as long after each retreat or failed
  * attempt, up to 512 times; forgiven when the flow stayed on the fabric for 64 times as long.
+ *
+ * Two hosts cannot tell each other when they are willing, and each needs the other to look at the same time.  But they
+ * left the fabric at nearly the same time, and so both count from there: they look when twice, four, eight times
+ * as long has gone by, whatever became of the attempts before, and never give up.
  */
 #include <errno.h>
 #include "control.h"
@@ -23,6 +27,8 @@
 #define RETURN_DOUBLINGS	9u
 #define RETURN_FORGIVEN		64u
 #define RETURN_ATTEMPTS		24u	/* in a row without success */
+#define FAR_DOUBLINGS		15u
+#define FAR_FIRST_NS		100000000ull	/* of a flow that has not been on the fabric yet */
 
 int xr_flow_may_return(enum xr_reason why)
 {
@@ -58,6 +64,38 @@ static void return_thresholds(struct xr_flow *f)
 	xr_flow_need(f, (uint32_t)turns, bytes);
 }
 
+/* The next time at which the other end looks as well, not before `least` ns from now. */
+static void far_next(struct xr_flow *f, uint64_t first, uint64_t least)
+{
+	uint64_t now = xr_now_ns(), from = xr_slab.far[f->index].from, at = first, want = now + least - from;
+	uint32_t n;
+
+	for (n = 0; n < FAR_DOUBLINGS && at < want; n++)
+		at *= 2;
+	if (at < want)
+		at = first ? (want + at - 1) / at * at : want;
+	f->up_after = from + at;
+	/* each call that moves bytes would look at the clock until then */
+	if (f->up_after - now > FAR_FIRST_NS)
+		xr_flow_need(f, 16, 65536);
+	else
+		return_thresholds(f);
+}
+
+int xr_flow_far_again(struct xr_flow *f, uint32_t again_ms, uint64_t begun)
+{
+	uint64_t first = f->link ? xr_tuned(&xr_cfg.return_after) : FAR_FIRST_NS;
+
+	if (f->upgrade_off)
+		return 0;
+	if (!f->link && !f->up_tries)
+		xr_slab.far[f->index].from = begun;
+	if (f->up_tries < UINT8_MAX)
+		f->up_tries++;
+	far_next(f, first, again_ms * 1000000ull);
+	return 1;
+}
+
 int xr_flow_return_plan(struct xr_flow *f)
 {
 	uint64_t now;
@@ -68,11 +106,16 @@ int xr_flow_return_plan(struct xr_flow *f)
 	now = xr_now_ns();
 	if (f->moved_ns && now - f->moved_ns > RETURN_FORGIVEN * return_wait(f))
 		f->returns = 0;
-	f->up_after = now + return_wait(f);
+	f->up_tries = 0;
+	if (f->far) {
+		f->far->from = now;
+		far_next(f, xr_tuned(&xr_cfg.return_after), return_wait(f));
+	} else {
+		f->up_after = now + return_wait(f);
+		return_thresholds(f);
+	}
 	if (f->returns < UINT8_MAX)
 		f->returns++;
-	f->up_tries = 0;
-	return_thresholds(f);
 	return 1;
 }
 

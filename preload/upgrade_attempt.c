@@ -156,17 +156,18 @@ static void up_far_failed(struct xr_upgrade *u)
 	struct xr_flow *f = u->f;
 	enum xr_reason why = u->why;
 	uint32_t ms = u->again_ms;
+	uint64_t begun = u->begun;
 
 	xr_up_drop(u);
-	if (!ms || ++f->up_tries >= UP_LOOKS) {
+	if (!ms || !xr_flow_far_again(f, ms, begun)) {
 		xr_up_give_up(f, why);
 		return;
 	}
 	f->reason = (uint16_t)why;
 	xr_stats_reason(why);
 	xr_stats_flow_reason(f->st, why);
-	f->up_after = xr_now_ns() + (uint64_t)ms * 1000000u;
-	xr_up_later(f, 1, 4096);
+	if (f->link)
+		xr_stats_flow_state(f->st, XR_STATE_ESTAB);
 }
 
 /* The program may close some, and so may handshakes that are under way.  0: waited long enough. */
@@ -355,13 +356,8 @@ void xr_up_step_failed(struct xr_upgrade *u, int r)
 {
 	struct xr_flow *f = u->f;
 
-	if (r == -ECANCELED && !u->past.link) {
-		up_far_failed(u);
-		return;
-	}
 	if (r == -ECANCELED) {
-		/* the two ends come back at times of their own */
-		xr_up_fail(u, u->again_ms ? XR_REASON_TIMEOUT : u->why);
+		up_far_failed(u);
 		return;
 	}
 	xr_info("upgrade attempt ended: error %d", -r);

@@ -260,7 +260,7 @@ static void nobody(void **state)
 	meet_begin(host, &h, &h.tuple, 1);
 	assert_int_equal(run(&h.failed, 3000), 1);
 	assert_int_equal(h.why, XR_REASON_PEER_NOT_XRDMA);
-	assert_true(h.again >= 1000);
+	assert_true(h.again > 0);
 	/* after some of them the peer is left alone, at no cost */
 	{
 		int i;

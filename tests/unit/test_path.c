@@ -46,8 +46,22 @@ static void unreachable(void **state)
 	assert_int_equal(path_rest(&p, AF_INET6, a, now), 0);
 	path_news(&p, AF_INET, a, PATH_GOOD, now);
 	assert_int_equal(path_rest(&p, AF_INET, a, now), 0);
+	/* who was reached once is tried sooner, and rests are bounded */
+	assert_true(path_was_good(&p, AF_INET, a));
+	assert_false(path_was_good(&p, AF_INET, b));
+	for (rest = PATH_GOOD_FIRST_NS, i = 0; i < 20; i++) {
+		path_news(&p, AF_INET, a, PATH_UNREACHABLE, now);
+		assert_int_equal(path_rest(&p, AF_INET, a, now), rest);
+		now += rest;
+		rest = rest * 2 < PATH_GOOD_LAST_NS ? rest * 2 : PATH_GOOD_LAST_NS;
+	}
+	assert_int_equal(rest, PATH_GOOD_LAST_NS);
+	/* a call from there ends the rest, and does not make it good */
 	path_news(&p, AF_INET, a, PATH_UNREACHABLE, now);
-	assert_int_equal(path_rest(&p, AF_INET, a, now), PATH_FIRST_NS);
+	path_news(&p, AF_INET, a, PATH_HEARD, now);
+	assert_int_equal(path_rest(&p, AF_INET, a, now), 0);
+	path_news(&p, AF_INET, b, PATH_HEARD, now);
+	assert_false(path_was_good(&p, AF_INET, b));
 }
 
 static void nobody(void **state)
@@ -64,10 +78,10 @@ static void nobody(void **state)
 		path_news(&p, AF_INET, a, PATH_NOBODY, now);
 	assert_int_equal(path_rest(&p, AF_INET, a, now), 0);
 	path_news(&p, AF_INET, a, PATH_NOBODY, now);
-	assert_int_equal(path_rest(&p, AF_INET, a, now), PATH_FIRST_NS);
-	now += PATH_FIRST_NS;
+	assert_int_equal(path_rest(&p, AF_INET, a, now), PATH_GOOD_FIRST_NS);
+	now += PATH_GOOD_FIRST_NS;
 	path_news(&p, AF_INET, a, PATH_NOBODY, now);
-	assert_int_equal(path_rest(&p, AF_INET, a, now), 2 * PATH_FIRST_NS);
+	assert_int_equal(path_rest(&p, AF_INET, a, now), 2 * PATH_GOOD_FIRST_NS);
 }
 
 /* The table is full: the one that was heard of longest ago is forgotten. */
