@@ -8,6 +8,8 @@
  *   halfclose the client at once; the server when it has read the client's end of stream
  *   pingpong  turns of --turn bytes, the client first
  * Each end shuts its direction down after its last byte and reads until the peer's end of stream.
+ *
+ * With --endless there is no last byte before SIGUSR1, at each end on its own; the sums tell whether all came.
  */
 #include "pattern.h"
 #include "where.h"
@@ -53,6 +55,14 @@ uint64_t conn_may_tx(const struct conn *c)
 	if (c->rx_eof)
 		return left;
 	return upto > c->tx_off ? (upto - c->tx_off < left ? upto - c->tx_off : left) : 0;
+}
+
+static volatile sig_atomic_t ended;
+
+static void on_end(int sig)
+{
+	(void)sig;
+	ended = 1;
 }
 
 bool conn_done(const struct conn *c)
@@ -119,6 +129,8 @@ int conn_tx(struct conn *c)
 	ssize_t n;
 
 	pthread_mutex_lock(&c->lock);
+	if (ended)
+		c->tx_total = c->tx_off;
 	c->tx_room = conn_may_tx(c);
 	moved = c->tx_off + c->rx_off;
 	pthread_mutex_unlock(&c->lock);
@@ -210,7 +222,7 @@ int conn_rx(struct conn *c)
 	c->rx_eof = n == 0;
 	pthread_cond_broadcast(&c->turned);
 	pthread_mutex_unlock(&c->lock);
-	if (c->rx_eof && c->rx_off != c->rx_total)
+	if (c->rx_eof && c->rx_off != c->rx_total && !c->o->endless)
 		conn_fail(c, "early-eof", 0, c->rx_off);
 	return 1;
 }
@@ -224,6 +236,8 @@ static void conn_init(struct conn *c, const struct opts *o, int id)
 	c->rng_rx = c->rx_key ^ 0xaaaa;
 	c->tx_total = o->client ? o->c2s : o->s2c;
 	c->rx_total = o->client ? o->s2c : o->c2s;
+	if (o->endless)
+		c->tx_total = c->rx_total = UINT64_MAX;
 	c->tx_sum = c->rx_sum = 0xcbf29ce484222325ULL;
 	c->txbuf = malloc(XRT_BUF);
 	c->rxbuf = malloc(XRT_BUF);
@@ -367,7 +381,8 @@ static void usage(void)
 {
 	fprintf(stderr, "usage: xrt server|client [--port=N] [--seed=N] [--c2s=BYTES] [--s2c=BYTES]\n"
 			"  [--proto=duplex|halfclose|pingpong] [--turn=BYTES] [--seg=BYTES] [--hold=BYTES]\n"
-			"  [--conns=N] [--v6] [--nagle] [--sndbuf=N] [--rcvbuf=N] [--io=NAME] [--wait=NAME]\n  io:");
+			"  [--conns=N] [--v6] [--nagle] [--sndbuf=N] [--rcvbuf=N] [--io=NAME] [--wait=NAME]\n"
+			"  [--endless] [--stall=SECONDS]\n  io:");
 	io_list(stderr);
 	fprintf(stderr, "\n");
 	exit(2);
@@ -379,12 +394,13 @@ int main(int argc, char **argv)
 		{ "port", 1, 0, 'p' },	 { "seed", 1, 0, 's' },	  { "c2s", 1, 0, 'c' },
 		{ "s2c", 1, 0, 'S' },	 { "proto", 1, 0, 'P' },  { "turn", 1, 0, 't' },
 		{ "seg", 1, 0, 'g' },	 { "hold", 1, 0, 'h' },	  { "conns", 1, 0, 'n' },
+		{ "endless", 0, 0, 'e' }, { "stall", 1, 0, 'T' },
 		{ "v6", 0, 0, '6' },	 { "sndbuf", 1, 0, 'B' }, { "rcvbuf", 1, 0, 'R' },
 		{ "io", 1, 0, 'i' },	 { "wait", 1, 0, 'w' },	  { "nagle", 0, 0, 'N' },
 		{},
 	};
 	struct opts o = { .conns = 1, .seed = 1, .turn = 4096, .seg = 65536, .io = io_find("send"),
-			  .wait = "block", .proto = "duplex" };
+			  .wait = "block", .proto = "duplex", .stall = 20 };
 	struct conn *c;
 	double t;
 	int k;
@@ -406,6 +422,8 @@ int main(int argc, char **argv)
 		case '6': o.v6 = true; break;
 		case 'B': o.sndbuf = size_arg(optarg); break;
 		case 'N': o.nagle = true; break;
+		case 'e': o.endless = true; break;
+		case 'T': o.stall = atoi(optarg); break;
 		case 'R': o.rcvbuf = size_arg(optarg); break;
 		case 'i': o.io = io_find(optarg); break;
 		case 'w': o.wait = optarg; break;
@@ -416,6 +434,9 @@ int main(int argc, char **argv)
 		usage();
 	next_hold = o.hold ? o.hold : UINT64_MAX;
 	signal(SIGPIPE, SIG_IGN);
+	if (o.endless)
+		signal(SIGUSR1, on_end);
+	wait_patience(o.stall);
 	c = calloc(o.conns, sizeof(*c));
 	open_conns(&o, c);
 	t = now_us();

@@ -28,8 +28,8 @@ struct io {
 };
 
 struct opts {
-	bool client, v6, nagle;
-	int port, conns, sndbuf, rcvbuf;
+	bool client, v6, nagle, endless;
+	int port, conns, sndbuf, rcvbuf, stall;
 	uint64_t seed, c2s, s2c, turn, hold;
 	size_t seg;
 	const struct io *io;
@@ -67,6 +67,8 @@ uint64_t xrt_rand(uint64_t *state);
 
 /* xrt_wait.c */
 int wait_find(const char *name);
+/* A sleep of so many seconds is a lost wake-up. */
+void wait_patience(int seconds);
 void wait_run(const char *name, struct conn *c, int n);
 
 /* xrt.c: one step of a connection */

@@ -15,7 +15,12 @@
 int __poll_chk(struct pollfd *fds, nfds_t nfds, int timeout, size_t fdslen);
 
 /* A wait that a program of ours can never need: longer means a lost wake-up. */
-#define STALL_S 20
+static int stall_s;
+
+void wait_patience(int seconds)
+{
+	stall_s = seconds;
+}
 
 struct waiter {
 	const char *name;
@@ -90,17 +95,17 @@ static void run_threads(const struct waiter *w, struct conn *c, int n)
 
 static int sleep_poll(struct pollfd *p, int n)
 {
-	return poll(p, n, STALL_S * 1000);
+	return poll(p, n, stall_s * 1000);
 }
 
 static int sleep_poll_chk(struct pollfd *p, int n)
 {
-	return __poll_chk(p, n, STALL_S * 1000, n * sizeof(*p));
+	return __poll_chk(p, n, stall_s * 1000, n * sizeof(*p));
 }
 
 static int sleep_ppoll(struct pollfd *p, int n)
 {
-	struct timespec t = { .tv_sec = STALL_S };
+	struct timespec t = { .tv_sec = stall_s };
 	sigset_t none;
 
 	sigemptyset(&none);
@@ -109,8 +114,8 @@ static int sleep_ppoll(struct pollfd *p, int n)
 
 static int select_any(struct pollfd *p, int n, int variant)
 {
-	struct timeval tv = { .tv_sec = STALL_S };
-	struct timespec ts = { .tv_sec = STALL_S };
+	struct timeval tv = { .tv_sec = stall_s };
+	struct timespec ts = { .tv_sec = stall_s };
 	fd_set r, w, x;
 	int max = -1, got;
 
@@ -229,15 +234,15 @@ static void run_poll(const struct waiter *w, struct conn *c, int n)
 
 static int epoll_sleep(const struct waiter *w, int ep, struct epoll_event *ev, int max)
 {
-	struct timespec t = { .tv_sec = STALL_S };
+	struct timespec t = { .tv_sec = stall_s };
 	sigset_t none;
 
 	sigemptyset(&none);
 	if (w->variant == 1)
-		return epoll_pwait(ep, ev, max, STALL_S * 1000, &none);
+		return epoll_pwait(ep, ev, max, stall_s * 1000, &none);
 	if (w->variant == 2)
 		return epoll_pwait2(ep, ev, max, &t, &none);
-	return epoll_wait(ep, ev, max, STALL_S * 1000);
+	return epoll_wait(ep, ev, max, stall_s * 1000);
 }
 
 /* Interest follows need under level trigger and one-shot; edge trigger is set once, for all. */

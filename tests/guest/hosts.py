@@ -23,9 +23,9 @@ class Failed(Exception):
     pass
 
 
-def call(*argv, text=None):
+def call(*argv, text=None, timeout=30):
     """Run a tool to its end; what it printed."""
-    p = subprocess.run([str(a) for a in argv], input=text, text=True, capture_output=True, timeout=30, check=False)
+    p = subprocess.run([str(a) for a in argv], input=text, text=True, capture_output=True, timeout=timeout, check=False)
     if p.returncode:
         raise Failed("%s: %d\n%s%s%s" % (" ".join(map(str, argv)), p.returncode, text or "", p.stdout, p.stderr))
     return p.stdout
@@ -76,9 +76,9 @@ class Host:
             e = ctypes.get_errno()
             raise OSError(e, "%s: setns: %s" % (self.name, os.strerror(e)))
 
-    def run(self, *argv, text=None):
+    def run(self, *argv, text=None, timeout=30):
         with self.inside():
-            return call(*argv, text=text)
+            return call(*argv, text=text, timeout=timeout)
 
     def sysctl(self, name, value):
         """net.* of this host"""
@@ -118,8 +118,14 @@ class Host:
                 raise Failed("%s is not ready: %s, %r" % (self.device, state, gids))
             time.sleep(0.01)
 
+    def impair(self, *what):
+        """What netem does to all that the host sends: "loss", "5%". Always with some delay: without any, what is sent is the
+        sender's until the peer has worked on it, and a deleted rxe device waits for its packets, for a minute at a time."""
+        self.run("tc", "qdisc", "replace", "dev", self.link, "root", "netem", "limit", "100000", "delay", "1us", *what)
+
     def delete_device(self):
-        self.run("rdma", "link", "del", self.device)
+        # rxe waits for what is on its way, at times for 50 s
+        self.run("rdma", "link", "del", self.device, timeout=120)
 
 
 class Hosts:

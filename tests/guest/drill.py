@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""A load that runs until it is told to end, in both directions at once, each byte checked by who gets it."""
+import os
+import random
+import signal
+
+import harness
+
+
+class Load:
+    def __init__(self, env, conns=4, wait="poll", stall=20, **options):
+        self.env, self.conns = env, conns
+        self.seed = int(os.environ.get("XRT_SEED") or random.getrandbits(40))
+        options = {"seed": self.seed, "conns": conns, "stall": stall, "io": "send", "seg": 65536, **options}
+        wait = (wait, wait) if isinstance(wait, str) else wait
+        args = ["--endless"] + ["--%s=%s" % o for o in options.items()]
+        self.server = env.start("server", [harness.prog("xrt"), "server", "--wait=" + wait[0], *args])
+        self.client = env.start("client", [harness.prog("xrt"), "client", "--wait=" + wait[1], *args,
+                                           "--port=%d" % self.server.json()["port"]])
+
+    def ends(self):
+        """Both ends of all connections, as xr-stat shows them."""
+        return [f for f in self.env.flows() if f["pid"] in (self.server.pid, self.client.pid)]
+
+    def is_on(self, carrier):
+        for p in (self.server, self.client):
+            if p.poll() is not None:
+                raise AssertionError("ended: " + p.describe())
+        got = self.ends()
+        return len(got) == 2 * self.conns and all(f["carrier"] == carrier for f in got)
+
+    def wait_for(self, carrier, timeout=10.0):
+        harness.until(lambda: self.is_on(carrier), timeout, lambda: "all on %s: %s" % (carrier, self.describe()), 0.02)
+
+    def describe(self):
+        return "seed %d\n%s" % (self.seed, "\n".join(
+            "%s:%d %s/%s %s, %s retreats, tx %s rx %s" % (f["role"], f["local_port"], f["carrier_tx"], f["carrier_rx"],
+                                                          f["reason"], f["retreats"], f["tx"]["bytes"], f["rx"]["bytes"])
+            for f in self.ends()))
+
+    def got(self):
+        """What each end has read: {(role, port of the client): bytes}."""
+        return {(f["role"], f["local_port" if f["role"] == "client" else "peer_port"]): sum(f["rx"]["bytes"].values())
+                for f in self.ends()}
+
+    def wait_moving(self, timeout=10.0, least=100000):
+        """Each connection moves, both ways."""
+        was = self.got()
+        assert len(was) == 2 * self.conns, self.describe()
+
+        def moved():
+            now = self.got()
+            return all(now.get(k, 0) >= n + least for k, n in was.items())
+        harness.until(moved, timeout, lambda: "bytes: %s" % self.describe(), 0.02)
+
+    def counter(self, name):
+        return sum(self.env.counters(p.pid)[0][name] for p in (self.server, self.client))
+
+    def end(self, timeout=30):
+        """Both ends stop sending, and all that was sent has come, once and in order."""
+        for p in (self.server, self.client):
+            p.kill(signal.SIGUSR1)
+        rc, rs = self.client.json(timeout), self.server.json(timeout)
+        note = "seed %d\nserver: %s\nclient: %s\n%s\n%s" % (
+            self.seed, rs, rc, self.server.describe(), self.client.describe())
+        assert rs["op"] is None and rc["op"] is None, note
+        assert (self.server.wait(), self.client.wait()) == (0, 0), note
+        assert rs["tx_sum"] == rc["rx_sum"] and rs["rx_sum"] == rc["tx_sum"], note
+        assert (rs["tx"], rs["rx"]) == (rc["rx"], rc["tx"]), note
+        return rc["tx"] + rc["rx"]
+
+
+def resources():
+    """What the kernel holds for users of RDMA: {"qp": 0, ...} over all devices."""
+    import hosts
+    got = {}
+    for line in hosts.call("rdma", "res", "show").splitlines():
+        words = line.rsplit(":", 1)[1].split()
+        for name, n in zip(words[::2], words[1::2]):
+            got[name] = got.get(name, 0) + int(n)
+    return got
+
+
+def wait_resources(want, timeout=10.0, over=0):
+    """Memory that pools have registered comes and goes with the load: leave "mr" out of want. Queue pairs that are kept for the
+    next connection are `over`."""
+    def there():
+        got = resources()
+        return all(n <= got[k] <= n + (over if k == "qp" else 0) for k, n in want.items())
+    harness.until(there, timeout, lambda: "resources %s: %s" % (want, resources()), 0.05)
