@@ -29,6 +29,12 @@
 	  "directory that holds the statistics",                                                   \
 	  "The process writes its statistics to xrdma-UID/PID.STARTTIME below this directory. "    \
 	  "It should be memory-backed.")                                                           \
+	X(global, run_dir, RUN_DIR, PATH, "", 0, 60, NULL, "DIR",                                   \
+	  "directory by which programs in other network namespaces are met",                       \
+	  "Where containers of one host all have this directory, connections between them move "   \
+	  "to shared memory; when empty they are taken for connections to other hosts. It must "   \
+	  "belong to root or to the user of the program, and only its owner and its group may "    \
+	  "write to it: whoever may is trusted not to make up a connection.")                      \
 	X(global, log_level, LOG_LEVEL, ENUM, "warn", 0, 4, "none|error|warn|info|debug", "LEVEL", \
 	  "what is worth a line",                                                                  \
 	  "Lines of this importance and above are written.")                                       \

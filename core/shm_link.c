@@ -77,6 +77,7 @@ struct xr_shm_link *xr_shm_link_new(int conn, const struct xr_shm_arena *own,
 		return NULL;
 	l->map_len = len;
 	l->conn = conn;
+	l->diag = -1;
 	l->own = *own;
 	l->peer = *peer;
 	l->owner_pid = xr_getpid();
@@ -112,6 +113,7 @@ void xr_shm_link_free(struct xr_shm_link *l)
 	xr_fetch_sub(&link_used, (uint64_t)l->chunks_used * XR_CHUNK +
 		     (uint64_t)l->dirs_used * XR_DIR_BYTES(l->own.hdr.dir_slots));
 	xr_fd_close(l->conn);
+	xr_fd_close(l->diag);
 	xr_shm_arena_destroy(&l->own);
 	xr_shm_arena_destroy(&l->peer);
 	xr_unmap(l, l->map_len);
@@ -519,6 +521,9 @@ int xr_shm_link_strip(struct xr_shm_link *l)
 		link_die(l);
 		n++;
 	}
+	n += l->diag >= 0;
+	xr_fd_close(l->diag);
+	l->diag = -1;
 	for (w = 1; w < XR_WAITERS && r >= 0; w++) {
 		r = link_strip_one(l, &l->bell_rx[w]);
 		n += r > 0;

@@ -84,6 +84,7 @@ struct xr_shm_link {
 	uint64_t secret[2];		/* known to the two processes alone, binds later flows */
 	uint64_t id;			/* which of possibly several links between the two */
 	int side;			/* 0: this end called, 1: it was called */
+	int diag;			/* the peer's query socket, where it is in another network namespace; else -1 */
 	int owner_pid;
 	_Atomic uint32_t nflows;	/* flows attached */
 	_Atomic uint32_t dead;

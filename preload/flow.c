@@ -300,8 +300,12 @@ int xr_flow_tcp_tx_begin(struct xr_flow *f)
 {
 	/* as in xr_flow_tcp_rx_begin */
 	xr_fetch_add(&f->k_tx, 1);
-	if (xr_likely(!(xr_load_acquire(&f->path) & XR_PATH_TX)))
+	if (xr_likely(!(xr_load_acquire(&f->path) & (XR_PATH_TX | XR_PATH_WITNESS))))
 		return 1;
+	if (!(xr_load_acquire(&f->path) & XR_PATH_TX)) {
+		xr_upgrade_witness(f);
+		return 1;
+	}
 	xr_fetch_sub(&f->k_tx, 1);
 	return 0;
 }

@@ -42,6 +42,8 @@
  * xr_flow_send, whose sleep, unlike one in the kernel's, does not hold up the move.
  */
 #define XR_PATH_MOVE	8u
+/* Beside COUNT: writes are looked at by xr_witness_look. */
+#define XR_PATH_WITNESS	16u
 
 enum xr_rx_state { XR_RX_TCP, XR_RX_READY, XR_RX_DRAIN, XR_RX_RING, XR_RX_SKIP };
 enum xr_tx_state { XR_TX_TCP, XR_TX_RING, XR_TX_REPLAY };
@@ -181,6 +183,7 @@ struct xr_flow_priv {
 struct xr_flow_own {
 	uint16_t unlisted;		/* counted as a connection that cannot be listed */
 	uint16_t offered;		/* over links, in vain: the next attempt opens the name; tx_lock */
+	uint8_t not_dir, is_dir;	/* nobody in the run directory has its other end; it goes that way; tx_lock */
 	uint32_t shown;			/* in a child: what the parent's list says of its flow (policy.c) */
 	/* zerocopy.h: numbers that the kernel gave, and told; sends under way; first:32 | n:32 that we gave */
 	struct xr_zc { _Atomic uint32_t sent, done, hold; _Atomic uint64_t told; } zc;
@@ -498,6 +501,8 @@ void xr_flow_trace_settle(struct xr_flow *f);
  */
 void xr_upgrade_step(struct xr_flow *f, int fd);
 void xr_upgrade_abort(struct xr_flow *f, int fd, enum xr_reason why);
+/* A write to the kernel is about to begin (XR_PATH_WITNESS). */
+void xr_upgrade_witness(struct xr_flow *f);
 
 /* Leaves a fabric for good after a failed upgrade: retreat, and say so to the peer. */
 void xr_flow_give_back(struct xr_flow *f, int fd, enum xr_reason why);

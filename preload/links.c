@@ -78,7 +78,7 @@ void xr_links_goes_to(struct xr_shm_link *l, const struct xr_tuple *t)
 	xr_slab_unlock();
 }
 
-int xr_links_to(const struct xr_tuple *t, struct xr_shm_link **out, int max)
+int xr_links_to(const struct xr_tuple *t, int dir, struct xr_shm_link **out, int max)
 {
 	struct xr_shm_link *l;
 	uint32_t near = LINKS_NEAR;
@@ -86,7 +86,8 @@ int xr_links_to(const struct xr_tuple *t, struct xr_shm_link **out, int max)
 
 	xr_slab_lock();
 	for (l = flow_links; l && near-- && n < max; l = l->next) {
-		if (xr_load_relaxed(&l->dead) || xr_load_relaxed(&l->liar) || !link_goes_to(l, t))
+		if (xr_load_relaxed(&l->dead) || xr_load_relaxed(&l->liar) || (l->diag >= 0) != dir ||
+		    !link_goes_to(l, t))
 			continue;
 		/* both ends are this process: the host's end is wanted */
 		if (!l->side && !memcmp(l->peer_uuid, xr_uuid, 16))
@@ -284,8 +285,11 @@ void xr_links_forked(void)
 	 * The child may replay and notify over the parent's links, and shall not keep their
 	 * control connections open: their end tells the peer of the parent's death.
 	 */
-	for (l = flow_links; l; l = l->next)
+	for (l = flow_links; l; l = l->next) {
 		xr_fd_close(l->conn);
+		xr_fd_close(l->diag);
+		l->diag = -1;
+	}
 	flow_links = NULL;
 	xr_store_relaxed(&xr_links_kept, 0);
 }

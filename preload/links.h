@@ -17,8 +17,11 @@ struct xr_shm_link *xr_links_find(const uint8_t uuid[16], uint64_t id, int side)
 void xr_links_add(struct xr_shm_link *l);
 /* A connection to where t goes is on this link: remembered. */
 void xr_links_goes_to(struct xr_shm_link *l, const struct xr_tuple *t);
-/* Links, with a reference each, to processes that other connections to the same place led to. */
-int xr_links_to(const struct xr_tuple *t, struct xr_shm_link **out, int max);
+/*
+ * Links, with a reference each, to processes that other connections to the same place led to; dir: to
+ * those in other network namespaces.
+ */
+int xr_links_to(const struct xr_tuple *t, int dir, struct xr_shm_link **out, int max);
 struct xr_shm_link *xr_links_by_id(uint64_t id, int side);
 /* Takes what came in on `max` links from number `from` on.  The number to go on with, 0: those were all. */
 uint32_t xr_links_hear(uint32_t from, uint32_t max);

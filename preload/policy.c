@@ -14,6 +14,7 @@
 #include "log.h"
 #include "mem.h"
 #include "process.h"
+#include "rundir.h"
 #include "trace.h"
 #include "upgrade.h"
 
@@ -183,7 +184,7 @@ static int up_unheard(const struct xr_flow *f, int fd)
 	       (uint64_t)outq >= xr_load_relaxed(&f->tcp_tx);
 }
 
-enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t, uint32_t *to_far)
+enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t, uint32_t *way)
 {
 	union xr_sockaddr local, peer;
 	struct xr_sock_ident id;
@@ -212,16 +213,22 @@ enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t, uin
 		return XR_REASON_SELF_CONNECT;
 	/* where the device for other hosts is the one within a host, that is tried out */
 	if (xr_far_is_shm()) {
-		*to_far = 1;
+		*way = XR_WAY_FAR;
 		return XR_REASON_NONE;
 	}
 	r = xr_proof_lookup(&far, &id);
 	/* EAGAIN: below a signal handler that interrupted a look-up */
 	if (r == -EAGAIN || (r == -ENOENT && up_unheard(f, fd)))
 		return XR_REASON_YOUNG;
+	/* in another network namespace, perhaps; who is there comes to the run directory */
+	if (r == -ENOENT && !f->own->not_dir && xr_rundir_usable()) {
+		*way = XR_WAY_DIR;
+		return XR_REASON_NONE;
+	}
 	if (r == -ENOENT) {
 		why = xr_far_off();
-		*to_far = why == XR_REASON_NONE;
+		if (why == XR_REASON_NONE)
+			*way = XR_WAY_FAR;
 		return why;
 	}
 	if (r)

@@ -4,6 +4,8 @@
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
+#include <linux/tcp.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -14,7 +16,8 @@
 
 static int proof_nl = -1;		/* under proof_lock */
 static struct xr_lock proof_lock;
-static uint32_t proof_seq;
+static uint32_t proof_seq, proof_mask;	/* who may read along must not know the next number */
+static const struct sockaddr_nl kernel = { .nl_family = AF_NETLINK };
 
 static void tuple_side(uint8_t addr[16], uint16_t *port, uint16_t *family,
 		       const union xr_sockaddr *sa)
@@ -82,26 +85,57 @@ static int proof_socket(void)
 	return 0;
 }
 
-static int proof_query(const struct xr_tuple *t, struct xr_sock_ident *id, uint32_t device)
+struct proof_answer {
+	struct nlmsghdr h;
+	struct inet_diag_msg m;
+	uint8_t attr[2048];
+};
+
+/* What the kernel counts, if the answer holds it. */
+static int proof_info(const struct proof_answer *a, size_t n, struct tcp_info *info)
+{
+	size_t at = 0;
+
+	n -= offsetof(struct proof_answer, attr);
+	while (at + sizeof(struct nlattr) <= n) {
+		struct nlattr h;
+
+		memcpy(&h, a->attr + at, sizeof(h));
+		if (h.nla_len < sizeof(h) || h.nla_len > n - at)
+			break;
+		if (h.nla_type == INET_DIAG_INFO) {
+			size_t len = h.nla_len - sizeof(h);
+
+			memset(info, 0, sizeof(*info));
+			memcpy(info, a->attr + at + sizeof(h), len < sizeof(*info) ? len : sizeof(*info));
+			return len < offsetof(struct tcp_info, tcpi_bytes_received) + 8 ? -EOPNOTSUPP : 0;
+		}
+		at += (h.nla_len + 3u) & ~3u;
+	}
+	return -EOPNOTSUPP;
+}
+
+/* info: NULL, not asked for. */
+static int proof_query(int nl, const struct xr_tuple *t, struct xr_sock_ident *id, uint32_t device,
+		       struct tcp_info *info)
 {
 	struct {
 		struct nlmsghdr h;
 		struct inet_diag_req_v2 r;
 	} q;
-	union {
-		struct nlmsghdr h;
-		uint8_t buf[2048];
-	} a;
+	struct proof_answer a;
 	int tries;
 
 	memset(&q, 0, sizeof(q));
 	q.h.nlmsg_len = sizeof(q);
 	q.h.nlmsg_type = SOCK_DIAG_BY_FAMILY;
 	q.h.nlmsg_flags = NLM_F_REQUEST;
-	q.h.nlmsg_seq = ++proof_seq;
+	q.h.nlmsg_seq = ++proof_seq ^ proof_mask;
 	q.r.sdiag_family = (uint8_t)t->family;
 	q.r.sdiag_protocol = IPPROTO_TCP;
 	q.r.idiag_states = ~0u;
+	if (info)
+		q.r.idiag_ext = 1u << (INET_DIAG_INFO - 1);
 	q.r.id.idiag_sport = t->lport;
 	q.r.id.idiag_dport = t->pport;
 	memcpy(q.r.id.idiag_src, t->local, 16);
@@ -109,36 +143,37 @@ static int proof_query(const struct xr_tuple *t, struct xr_sock_ident *id, uint3
 	q.r.id.idiag_if = device;
 	q.r.id.idiag_cookie[0] = INET_DIAG_NOCOOKIE;
 	q.r.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-	if (xr_sys6(SYS_sendto, proof_nl, &q, sizeof(q), 0, 0, 0) != (long)sizeof(q))
+	/* to the kernel, whatever the maker of the socket has connected it to */
+	if (xr_sys6(SYS_sendto, nl, &q, sizeof(q), MSG_DONTWAIT, &kernel, sizeof(kernel)) != (long)sizeof(q))
 		return -EIO;
 	/* the answer is there when sendto returns; older answers may lie in front of it */
 	for (tries = 0; tries < 8; tries++) {
-		long n = xr_sys6(SYS_recvfrom, proof_nl, &a, sizeof(a), MSG_DONTWAIT, 0, 0);
+		struct sockaddr_nl from = { .nl_pid = 1 };
+		socklen_t len = sizeof(from);
+		long n = xr_sys6(SYS_recvfrom, nl, &a, sizeof(a), MSG_DONTWAIT, &from, &len);
 
 		if (n < (long)sizeof(a.h))
 			return -EIO;
-		if (a.h.nlmsg_seq != q.h.nlmsg_seq)
+		/* 0 is the kernel */
+		if (a.h.nlmsg_seq != q.h.nlmsg_seq || from.nl_pid)
 			continue;
 		if (a.h.nlmsg_type == NLMSG_ERROR) {
-			const struct nlmsgerr *e = (const void *)(&a.h + 1);
+			struct nlmsgerr e;
 
-			if (n < (long)(sizeof(a.h) + sizeof(*e)))
+			if (n < (long)(sizeof(a.h) + sizeof(e)))
 				return -EIO;
-			return e->error ? e->error : -EIO;
+			memcpy(&e, &a.m, sizeof(e));
+			return e.error ? e.error : -EIO;
 		}
 		if (a.h.nlmsg_type != SOCK_DIAG_BY_FAMILY ||
-		    n < (long)(sizeof(a.h) + sizeof(struct inet_diag_msg)))
+		    n < (long)offsetof(struct proof_answer, attr))
 			return -EIO;
-		{
-			const struct inet_diag_msg *m = (const void *)(&a.h + 1);
-
-			/* a listener matches when the connection itself is gone */
-			if (m->id.idiag_dport != t->pport)
-				return -ENOENT;
-			id->inode = m->idiag_inode;
-			id->uid = m->idiag_uid;
-		}
-		return 0;
+		/* a listener matches when the connection itself is gone */
+		if (a.m.id.idiag_dport != t->pport)
+			return -ENOENT;
+		id->inode = a.m.idiag_inode;
+		id->uid = a.m.idiag_uid;
+		return info ? proof_info(&a, (size_t)n, info) : 0;
 	}
 	return -EIO;
 }
@@ -154,12 +189,35 @@ int xr_proof_lookup(const struct xr_tuple *t, struct xr_sock_ident *id)
 		return -EAGAIN;
 	r = proof_socket();
 	if (!r)
-		r = proof_query(t, id, 0);
+		r = proof_query(proof_nl, t, id, 0, NULL);
 	/* a socket that is bound to a device is found by that alone: whoever it is, we reach it by lo */
 	if (r == -ENOENT)
-		r = proof_query(t, id, LOOPBACK);
+		r = proof_query(proof_nl, t, id, LOOPBACK, NULL);
 	xr_unlock(&proof_lock);
 	return r;
+}
+
+int xr_proof_lookup_by(int diag, const struct xr_tuple *t, struct xr_sock_ident *id, struct tcp_info *info)
+{
+	int domain = 0, protocol = -1, r;
+	socklen_t len = sizeof(int);
+
+	if (xr_sys5(SYS_getsockopt, diag, SOL_SOCKET, SO_DOMAIN, &domain, &len) || domain != AF_NETLINK ||
+	    xr_sys5(SYS_getsockopt, diag, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) ||
+	    protocol != NETLINK_SOCK_DIAG)
+		return -EACCES;
+	if (xr_lock(&proof_lock))
+		return -EAGAIN;
+	if (!proof_mask)
+		xr_random(&proof_mask, sizeof(proof_mask));
+	r = proof_query(diag, t, id, 0, info);
+	xr_unlock(&proof_lock);
+	return r;
+}
+
+int xr_proof_diag(void)
+{
+	return (int)xr_sys3(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG);
 }
 
 int xr_proof_open(int fd)
@@ -182,6 +240,7 @@ void xr_proof_see(int fd, struct xr_proof_seen *s)
 	s->is = S_ISSOCK(st.st_mode);
 	s->dev = st.st_dev;
 	s->ino = st.st_ino;
+	s->uid = st.st_uid;
 }
 
 int xr_proof_match(const struct xr_proof_seen *s, uint32_t uid, int own, const struct xr_tuple *t)

@@ -48,12 +48,22 @@ struct xr_sock_ident {
  */
 int xr_proof_lookup(const struct xr_tuple *t, struct xr_sock_ident *id);
 
+/*
+ * The same by a query socket that another process made, in its network namespace, with what the kernel
+ * counts there.  -EACCES: that is not such a socket.
+ */
+struct tcp_info;
+int xr_proof_lookup_by(int diag, const struct xr_tuple *t, struct xr_sock_ident *id, struct tcp_info *info);
+/* A fresh query socket for another process to use: a low descriptor, or -errno. */
+int xr_proof_diag(void);
+
 /* An O_PATH descriptor of a socket: shows which one it is, gives no access to it.  -errno. */
 int xr_proof_open(int fd);
 
 /* Which socket a descriptor that a peer passed is of; not one: `is` 0. */
 struct xr_proof_seen {
 	uint64_t dev, ino;
+	uint32_t uid;			/* who made it, as seen from here */
 	int is;
 };
 

@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include "log.h"
 #include "mem.h"
+#include "rundir.h"
 #include "upgrade.h"
 
 /*
@@ -86,20 +87,53 @@ int xr_rendezvous_accept(int lfd)
 	return high;
 }
 
+enum xr_reason xr_up_errno_reason(int r)
+{
+	switch (r) {
+	case -EMFILE:
+	case -ENFILE:
+		return XR_REASON_LIMIT_FDS;
+	case -ENOMEM:
+	case -EFBIG:
+	case -ENOSPC:
+		return XR_REASON_LIMIT_MEMORY;
+	case -ENODEV:
+		return XR_REASON_NO_SHM;
+	case -EADDRINUSE:
+		return XR_REASON_RENDEZVOUS_BUSY;
+	case -EPIPE:
+	case -ECONNRESET:
+		/* it was there, and hung up */
+		return XR_REASON_PEER_REFUSED;
+	case -EPROTONOSUPPORT:
+		return XR_REASON_VERSION_MISMATCH;
+	case -EACCES:
+		return XR_REASON_PROOF_FAILED;
+	case -EBADMSG:
+	case -EPROTO:
+		return XR_REASON_BAD_HANDSHAKE;
+	default:
+		return XR_REASON_RENDEZVOUS_FAILED;
+	}
+}
+
 int xr_up_check(const struct xr_up_msg *m, size_t len, enum xr_up_type type,
 		const struct xr_tuple *own)
 {
-	struct xr_tuple far;
+	struct xr_tuple far, said;
 
 	if (len < 8 || m->magic != XR_UP_MAGIC)
 		return -EBADMSG;
 	if (m->version != XR_UP_VERSION)
 		return -EPROTONOSUPPORT;
 	if (len != sizeof(*m) || m->size != sizeof(*m) || m->type != (uint32_t)type ||
-	    (m->flags & ~XR_UP_LINK) || !m->nonce)
+	    (m->flags & ~(XR_UP_LINK | XR_UP_DIR)) || !m->nonce)
 		return -EBADMSG;
 	xr_tuple_mirror(&far, own);
-	return memcmp(&far, &m->tuple, sizeof(far)) ? -EBADMSG : 0;
+	said = m->tuple;
+	if (m->flags & XR_UP_DIR)
+		xr_rundir_tuple(&said, &said, type == XR_UP_CALL || type == XR_UP_SETUP);
+	return memcmp(&far, &said, sizeof(far)) ? -EBADMSG : 0;
 }
 
 uint64_t xr_up_tag(const struct xr_shm_link *l, enum xr_up_type type, uint64_t nonce,

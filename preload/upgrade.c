@@ -12,6 +12,7 @@
 #include "log.h"
 #include "mem.h"
 #include "ready.h"
+#include "rundir.h"
 #include "upgrade.h"
 #include "user.h"
 #include "zerocopy.h"
@@ -53,6 +54,38 @@ static int up_peer_lost(struct xr_flow *f)
 	       (xr_flow_peer_state(f) & XR_DIR_GONE);
 }
 
+void xr_upgrade_witness(struct xr_flow *f)
+{
+	struct xr_upgrade *u;
+
+	if (f->owner_pid != xr_getpid() || xr_trylock(&f->tx_lock))
+		return;
+	u = xr_flow_up(f);
+	if (u && u->dir && u->state == XR_UP_EXCHANGED)
+		xr_witness_look(u, f->priv->fd, 0);
+	xr_unlock(&f->tx_lock);
+}
+
+/* 1: what is to be seen before the flow moves was seen. */
+static int up_seen(struct xr_upgrade *u, int fd, int *retreat)
+{
+	struct xr_flow *f = u->f;
+	int r;
+
+	if (xr_likely(!u->dir))
+		return 1;
+	xr_fetch_or(&f->path, XR_PATH_WITNESS);
+	xr_witness_look(u, fd, 1);
+	r = xr_witness_done(u);
+	if (r < 0) {
+		xr_stats_add(XR_STAT_HANDSHAKE_REFUSED, 1);
+		*retreat = XR_REASON_PROOF_FAILED;
+	}
+	if (r)
+		xr_fetch_and(&f->path, ~XR_PATH_WITNESS);
+	return r > 0;
+}
+
 static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *attach, int *retreat)
 {
 	struct xr_upgrade *u = xr_flow_up(f);
@@ -83,6 +116,8 @@ static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *att
 		return;
 	}
 	if (u->state == XR_UP_EXCHANGED) {
+		if (!up_seen(u, fd, retreat))
+			return;
 		/* the program has yet to hear from the kernel */
 		if (xr_unlikely(xr_zerocopy_busy(f)))
 			return;

@@ -31,6 +31,7 @@
 enum xr_up_type { XR_UP_CALL = 1, XR_UP_ANSWER = 2, XR_UP_SETUP = 3, XR_UP_OFFER = 4, XR_UP_REFUSE = 5 };
 
 #define XR_UP_LINK	1u		/* over the link `link_id`, `tag` proves it */
+#define XR_UP_DIR	2u		/* between network namespaces (rundir.h) */
 
 struct xr_up_msg {
 	uint32_t magic, version, type, size;
@@ -41,7 +42,7 @@ struct xr_up_msg {
 	uint64_t dir_off;		/* the sender's direction in its arena; 0 in CALL */
 	uint32_t cookie;		/* what the sender calls the flow */
 	uint32_t flags;
-	struct xr_tuple tuple;		/* as the sender sees it */
+	struct xr_tuple tuple;		/* as the sender sees it; to DIR it may be other addresses than ours */
 };
 
 enum xr_up_state {
@@ -65,13 +66,21 @@ struct xr_upgrade {
 	uint32_t ios;			/* I/O calls since it began */
 	uint32_t refused;
 	uint32_t far;			/* the peer is on another host */
+	uint32_t dir;			/* it is in another network namespace */
+	int diag;			/* its query socket, until there is a link */
 	uint32_t counted;		/* as an attempt, of which nothing has come so far */
 	enum xr_reason why;		/* it failed for this, and may be tried again after */
 	uint32_t again_ms;
 	uint32_t turns;			/* the flow's when it began */
 	uint64_t begun;			/* ns */
 	uint64_t nonce, peer_nonce;
-	struct xr_tuple tuple;
+	struct xr_tuple tuple;		/* what both ends know */
+	struct xr_tuple real;		/* the addresses as they are; the same, but for dir */
+	struct xr_witness {
+		struct xr_tuple claim;	/* addresses of the socket that the peer has shown, in its namespace */
+		uint32_t inode, hits, looks, even, broken;
+		uint64_t seen;		/* bytes that it had received when it was looked at last */
+	} witness;
 	struct xr_up_msg call;		/* host: the CALL it answers; caller: the SETUP that it could not send */
 	struct xr_up_box *box;		/* over a link: what came in; NULL: by name */
 	struct xr_shm_link *via;	/* that link, with a reference; NULL: not known yet */
@@ -102,6 +111,8 @@ void xr_up_begin(struct xr_flow *f, int fd);
 /* A place for an attempt by name, or over a link; perhaps an idle one's.  NULL: there is none. */
 struct xr_upgrade *xr_up_claim(struct xr_flow *f);
 struct xr_upgrade *xr_up_claim_link(struct xr_flow *f);
+/* There is nobody at the other end that would speak.  1: there is another way to try. */
+int xr_up_elsewhere(struct xr_flow *f, uint32_t dir);
 /* No further attempt: the flow stays where it is, for this reason. */
 void xr_up_give_up(struct xr_flow *f, enum xr_reason why);
 /* For want of descriptors: another one.  0: waited long enough. */
@@ -181,10 +192,10 @@ int xr_up_far_step(struct xr_upgrade *u);
 void xr_up_far_drop(struct xr_upgrade *u);
 
 /*
- * May this flow be upgraded, as far as this end knows (policy.c)?  NONE: yes, `far`: to another host; YOUNG: ask
- * again.
+ * May this flow be upgraded, as far as this end knows (policy.c)?  NONE: yes, and which way; YOUNG: ask again.
  */
-enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t, uint32_t *far);
+enum xr_up_way { XR_WAY_NEAR, XR_WAY_FAR, XR_WAY_DIR };
+enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t, uint32_t *way);
 
 /*
  * An attempt of a flow that was on a fabric before (flow_return.c): what there is of the

@@ -7,8 +7,10 @@
 #include <poll.h>
 #include <string.h>
 #include "control.h"
+#include "far.h"
 #include "log.h"
 #include "mem.h"
+#include "rundir.h"
 #include "upgrade.h"
 
 struct xr_upgrade xr_up_table[XR_UP_MAX];	/* entries claimed under up_lock */
@@ -37,7 +39,7 @@ static struct xr_upgrade *up_claim(struct xr_flow *f)
 		u = NULL;
 	if (u) {
 		memset((char *)u + sizeof(u->f), 0, sizeof(*u) - sizeof(u->f));
-		u->lfd = u->conn = -1;
+		u->lfd = u->conn = u->diag = -1;
 		u->arena.fd = -1;
 		/* release: others look at it under the lock of this flow */
 		xr_store_release(&u->f, f);
@@ -81,15 +83,18 @@ void xr_up_free(struct xr_upgrade *u)
 {
 	struct xr_flow *f = u->f;
 
-	xr_fetch_and(&f->path, ~XR_PATH_MOVE);
+	xr_fetch_and(&f->path, ~(XR_PATH_MOVE | XR_PATH_WITNESS));
 	if (u->counted)
 		xr_stats_add(XR_STAT_UPGRADE_FAILED, 1);
 	if (u->far)
 		xr_up_far_drop(u);
 	if (u->past.link && (u->lfd >= 0 || u->state == XR_UP_OFFERED))
 		xr_fetch_and(&u->past.own->state, ~XR_DIR_NAMED);
+	if (u->dir && u->lfd >= 0)
+		xr_rundir_unlink(&u->tuple);
 	xr_fd_close(u->lfd);
 	xr_fd_close(u->conn);
+	xr_fd_close(u->diag);
 	xr_shm_arena_destroy(&u->arena);
 	if (u->link)
 		xr_link_unref(u->link);
@@ -102,6 +107,17 @@ void xr_up_free(struct xr_upgrade *u)
 		up_plenty();
 	/* last, release: the entry is anybody's now */
 	xr_store_release(&u->f, NULL);
+}
+
+int xr_up_elsewhere(struct xr_flow *f, uint32_t dir)
+{
+	/* nobody came to the run directory: then it is another host */
+	if (!dir || xr_far_off() != XR_REASON_NONE)
+		return 0;
+	f->own->not_dir = 1;
+	f->up_tries = 0;
+	xr_up_later(f, 1, 4096);
+	return 1;
 }
 
 /* No further attempt: the flow stays where it is, for this reason. */
@@ -257,7 +273,7 @@ void xr_up_expired(struct xr_upgrade *u)
 		 * TCP for now: then a look each time the connection has lived twice as long.
 		 */
 		uint32_t tries = f->up_tries++, shift = tries < 16 ? tries : 16;
-		int again = !tries || (tries < UP_LOOKS && xr_links_any());
+		int again = !tries || (tries < UP_LOOKS && xr_links_any()), dir = (int)u->dir;
 
 		if (u->past.link) {
 			xr_up_fail(u, XR_REASON_TIMEOUT);
@@ -266,7 +282,7 @@ void xr_up_expired(struct xr_upgrade *u)
 		xr_up_free(u);
 		if (again)
 			xr_up_later(f, 64 + xr_load_relaxed(&f->turns), 1ull << (20 + shift));
-		else
+		else if (!xr_up_elsewhere(f, (uint32_t)dir))
 			xr_up_give_up(f, XR_REASON_PEER_NOT_XRDMA);
 		return;
 	}
@@ -394,6 +410,7 @@ void xr_upgrade_forked(void)
 			continue;
 		xr_fd_close(u->lfd);
 		xr_fd_close(u->conn);
+		xr_fd_close(u->diag);
 		xr_fd_close(u->arena.fd);
 		u->f = NULL;
 	}

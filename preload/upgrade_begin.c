@@ -7,6 +7,7 @@
 #include "control.h"
 #include "log.h"
 #include "mem.h"
+#include "rundir.h"
 #include "upgrade.h"
 
 #define UP_OFFERS	2u		/* for want of credit; then by name */
@@ -20,15 +21,24 @@
 #define UP_HELD_TURNS	96u
 #define UP_HELD_BYTES	1048576u
 
+/* Where a flow goes: what both ends know it by, its addresses, enum xr_up_way. */
+struct up_target {
+	struct xr_tuple tuple, real;
+	uint32_t way;
+};
+
 /* An entry becomes the flow's attempt. */
-static int up_enter(struct xr_upgrade *u, const struct xr_tuple *t)
+static int up_enter(struct xr_upgrade *u, const struct up_target *to)
 {
 	struct xr_flow *f = u->f;
 	int r;
 
 	xr_store_relaxed(&f->up, u);
 	xr_up_past_keep(u);
-	u->tuple = *t;
+	u->tuple = to->tuple;
+	u->real = to->real;
+	u->far = to->way == XR_WAY_FAR;
+	u->dir = to->way == XR_WAY_DIR;
 	u->begun = xr_now_ns();
 	u->turns = xr_load_relaxed(&f->turns);
 	do {
@@ -53,7 +63,7 @@ static void up_count_attempt(struct xr_upgrade *u)
 
 /* ---- by a link: 0: under way, or in a moment; -ENOENT: by name ---------------------- */
 
-static int up_begin_offer(struct xr_flow *f, const struct xr_tuple *t)
+static int up_begin_offer(struct xr_flow *f, const struct up_target *to)
 {
 	struct xr_upgrade *u;
 	int r;
@@ -65,7 +75,7 @@ static int up_begin_offer(struct xr_flow *f, const struct xr_tuple *t)
 	u = xr_up_claim_link(f);
 	if (!u)
 		return -ENOENT;
-	r = up_enter(u, t);
+	r = up_enter(u, to);
 	if (!r)
 		r = xr_up_offer(u);
 	if (!r) {
@@ -84,15 +94,19 @@ static int up_begin_offer(struct xr_flow *f, const struct xr_tuple *t)
 	return 0;
 }
 
-static int up_begin_offered(struct xr_flow *f, int fd, const struct xr_tuple *t)
+static int up_begin_offered(struct xr_flow *f, int fd, const struct up_target *to)
 {
 	struct xr_shm_link *l;
 	struct xr_upgrade *u;
 	uint64_t nonce;
 	int r;
 
-	if (!xr_links_any() || !xr_up_offers() || !xr_up_offered(t, 1, &l, &nonce))
+	if (!xr_links_any() || !xr_up_offers() || !xr_up_offered(&to->tuple, 1, &l, &nonce))
 		return -ENOENT;
+	if (to->way == XR_WAY_DIR && l->diag < 0) {
+		xr_link_unref(l);
+		return -ENOENT;
+	}
 	u = xr_up_claim_link(f);
 	if (!u) {
 		xr_link_unref(l);
@@ -100,7 +114,7 @@ static int up_begin_offered(struct xr_flow *f, int fd, const struct xr_tuple *t)
 	}
 	u->via = l;
 	u->peer_nonce = nonce;
-	r = up_enter(u, t);
+	r = up_enter(u, to);
 	if (!r)
 		r = xr_up_call_link(u, fd);
 	if (!r) {
@@ -108,7 +122,7 @@ static int up_begin_offered(struct xr_flow *f, int fd, const struct xr_tuple *t)
 		return 0;
 	}
 	if (r == -EAGAIN)
-		xr_up_offer_back(t, l, nonce);
+		xr_up_offer_back(&to->tuple, l, nonce);
 	xr_up_drop(u);
 	if (r != -EAGAIN)
 		return -ENOENT;
@@ -120,9 +134,17 @@ static int up_begin_offered(struct xr_flow *f, int fd, const struct xr_tuple *t)
 
 static void up_begin_host(struct xr_upgrade *u)
 {
-	int r = xr_rendezvous_listen(&u->tuple);
+	int r = u->dir ? xr_rundir_listen(&u->tuple) : xr_rendezvous_listen(&u->tuple);
 
 	u->state = XR_UP_LISTENING;
+	/* another connection from the same address and port, to elsewhere: for a moment */
+	if (r == -EADDRINUSE && u->dir && ++u->f->up_tries < 8) {
+		struct xr_flow *f = u->f;
+
+		xr_up_drop(u);
+		xr_up_later(f, 8u << f->up_tries, 65536ull << f->up_tries);
+		return;
+	}
 	if (r < 0) {
 		xr_info("no upgrade: error %d", -r);
 		xr_up_fail(u, xr_up_errno_reason(r));
@@ -145,6 +167,7 @@ static void up_begin_call(struct xr_upgrade *u, int fd)
 {
 	struct xr_flow *f = u->f;
 	int r = xr_up_call(u, fd), any = xr_links_any(), n = f->up_tries < 4 ? f->up_tries : 4;
+	uint32_t dir = u->dir;
 
 	if (!r)
 		return;
@@ -175,9 +198,13 @@ static void up_begin_call(struct xr_upgrade *u, int fd)
 	f->up_after = xr_now_ns() + (2000000ull << (2 * n));
 	if (f->up_tries < UINT8_MAX)
 		f->up_tries++;
-	if (!any && f->up_tries >= 5) {
-		xr_up_give_up(f, XR_REASON_PEER_NOT_XRDMA);
-	} else if (any && f->up_tries >= 16 && xr_load_relaxed(&f->turns) >= UP_MET_TURNS) {
+	if (f->up_tries >= (any ? 16 : 5) && (!any || xr_load_relaxed(&f->turns) >= UP_MET_TURNS)) {
+		if (xr_up_elsewhere(f, dir))
+			return;
+		if (!any) {
+			xr_up_give_up(f, XR_REASON_PEER_NOT_XRDMA);
+			return;
+		}
 		f->reason = XR_REASON_PEER_NOT_XRDMA;
 		xr_stats_reason(XR_REASON_PEER_NOT_XRDMA);
 		xr_stats_flow_reason(f->st, XR_REASON_PEER_NOT_XRDMA);
@@ -185,6 +212,13 @@ static void up_begin_call(struct xr_upgrade *u, int fd)
 	} else {
 		xr_up_later(f, any ? 1 : 2u << n, any ? 4096 : 8192ull << n);
 	}
+}
+
+static int up_is_offered(const struct xr_flow *f, struct xr_tuple *t)
+{
+	if (f->own->is_dir)
+		xr_rundir_tuple(t, t, 1);
+	return xr_up_offered(t, 0, NULL, NULL);
 }
 
 /* The time to call again has not come, and there is no offer either. */
@@ -196,7 +230,7 @@ static int up_waits(struct xr_flow *f, int fd)
 		return 0;
 	/* after a retreat it is this end that is not willing yet */
 	return f->role != XR_FLOW_ACCEPT || f->link || !xr_links_any() || !xr_up_offers() ||
-	       xr_tuple_get(fd, &t, NULL, NULL) || !xr_up_offered(&t, 0, NULL, NULL);
+	       xr_tuple_get(fd, &t, NULL, NULL) || !up_is_offered(f, &t);
 }
 
 static void up_begin_far(struct xr_upgrade *u)
@@ -215,7 +249,7 @@ static void up_begin_far(struct xr_upgrade *u)
 	}
 }
 
-static void up_begin_name(struct xr_flow *f, int fd, const struct xr_tuple *t, uint32_t far)
+static void up_begin_name(struct xr_flow *f, int fd, const struct up_target *to)
 {
 	struct xr_upgrade *u = xr_up_claim(f);
 	int r;
@@ -225,10 +259,9 @@ static void up_begin_name(struct xr_flow *f, int fd, const struct xr_tuple *t, u
 		xr_up_later(f, xr_links_any() ? 1 : 8, 65536);
 		return;
 	}
-	r = up_enter(u, t);
-	u->far = far;
+	r = up_enter(u, to);
 	up_count_attempt(u);
-	if (!r && far)
+	if (!r && u->far)
 		up_begin_far(u);
 	else if (r)
 		xr_up_fail(u, xr_up_errno_reason(r));
@@ -241,16 +274,15 @@ static void up_begin_name(struct xr_flow *f, int fd, const struct xr_tuple *t, u
 /* tx_lock held. */
 void xr_up_begin(struct xr_flow *f, int fd)
 {
-	struct xr_tuple t;
+	struct up_target to = { .way = XR_WAY_NEAR };
 	enum xr_reason why;
-	uint32_t far = 0;
 	int r = -ENOENT;
 
 	if (up_waits(f, fd))
 		return;
 	if (f->link && !xr_flow_return_due(f))
 		return;
-	why = xr_up_eligible(f, fd, &t, &far);
+	why = xr_up_eligible(f, fd, &to.real, &to.way);
 	if (why == XR_REASON_YOUNG || why == XR_REASON_CONNECTING) {
 		xr_up_later(f, 1, 4096);
 		return;
@@ -269,8 +301,12 @@ void xr_up_begin(struct xr_flow *f, int fd)
 		xr_up_give_up(f, why);
 		return;
 	}
-	if (!far)
-		r = f->role == XR_FLOW_CONNECT ? up_begin_offer(f, &t) : up_begin_offered(f, fd, &t);
+	to.tuple = to.real;
+	f->own->is_dir = to.way == XR_WAY_DIR;
+	if (f->own->is_dir)
+		xr_rundir_tuple(&to.tuple, &to.real, f->role == XR_FLOW_ACCEPT);
+	if (to.way != XR_WAY_FAR)
+		r = f->role == XR_FLOW_CONNECT ? up_begin_offer(f, &to) : up_begin_offered(f, fd, &to);
 	if (r)
-		up_begin_name(f, fd, &t, far);
+		up_begin_name(f, fd, &to);
 }

@@ -7,41 +7,12 @@
 #include "info.h"
 #include "log.h"
 #include "mem.h"
+#include "rundir.h"
 #include "upgrade.h"
 
 #define UP_ARENA	(512ull << 20)
 #define UP_ARENA_SMALL	(32ull << 20)
 #define UP_LINK_PATIENCE	5000000u	/* ns */
-
-enum xr_reason xr_up_errno_reason(int r)
-{
-	switch (r) {
-	case -EMFILE:
-	case -ENFILE:
-		return XR_REASON_LIMIT_FDS;
-	case -ENOMEM:
-	case -EFBIG:
-	case -ENOSPC:
-		return XR_REASON_LIMIT_MEMORY;
-	case -ENODEV:
-		return XR_REASON_NO_SHM;
-	case -EADDRINUSE:
-		return XR_REASON_RENDEZVOUS_BUSY;
-	case -EPIPE:
-	case -ECONNRESET:
-		/* it was there, and hung up */
-		return XR_REASON_PEER_REFUSED;
-	case -EPROTONOSUPPORT:
-		return XR_REASON_VERSION_MISMATCH;
-	case -EACCES:
-		return XR_REASON_PROOF_FAILED;
-	case -EBADMSG:
-	case -EPROTO:
-		return XR_REASON_BAD_HANDSHAKE;
-	default:
-		return XR_REASON_RENDEZVOUS_FAILED;
-	}
-}
 
 static void up_msg_init(struct xr_upgrade *u, struct xr_up_msg *m, enum xr_up_type type)
 {
@@ -54,21 +25,35 @@ static void up_msg_init(struct xr_upgrade *u, struct xr_up_msg *m, enum xr_up_ty
 	m->nonce = u->nonce;
 	m->echo = u->peer_nonce;
 	m->cookie = u->f->index;
-	m->tuple = u->tuple;
+	m->flags = u->dir ? XR_UP_DIR : 0;
+	m->tuple = u->real;
 }
 
-/* A message, the proof that came with it, who sent it, and arenas. */
+/* A message, the proof that came with it, who sent it, a query socket, and arenas. */
 struct up_got {
 	struct xr_up_msg m;
 	struct xr_proof_seen seen;
 	uint32_t uid;
-	int fds[2], nfds;
+	int diag;
+	int fds[3], nfds;
 };
 
 static void up_got_close(struct up_got *g)
 {
 	while (g->nfds > 0)
 		xr_fd_close(g->fds[--g->nfds]);
+	xr_fd_close(g->diag);
+	g->diag = -1;
+}
+
+static int up_got_first(struct up_got *g)
+{
+	int fd = g->fds[0];
+
+	g->fds[0] = g->fds[1];
+	g->fds[1] = g->fds[2];
+	g->nfds--;
+	return fd;
 }
 
 /* 0, -EAGAIN: nothing yet, or what is wrong with it. */
@@ -77,9 +62,9 @@ static int up_get_named(struct xr_upgrade *u, enum xr_up_type type, struct up_go
 	struct ucred cred;
 	socklen_t len = sizeof(cred);
 	ssize_t n;
-	int r;
+	int r, proof;
 
-	g->nfds = 2;
+	g->nfds = 3;
 	n = xr_unix_recv(u->conn, &g->m, sizeof(g->m), g->fds, &g->nfds);
 	if (n == -EAGAIN || n == -EINTR)
 		return -EAGAIN;
@@ -87,12 +72,13 @@ static int up_get_named(struct xr_upgrade *u, enum xr_up_type type, struct up_go
 	    type == XR_UP_CALL ? -EBADMSG : -EPIPE;
 	if (type == XR_UP_SETUP || r)
 		return r;
-	if (!g->nfds)
+	if (g->nfds < (u->dir ? 2 : 1))
 		return -EBADMSG;
-	xr_proof_see(g->fds[0], &g->seen);
-	xr_fd_close(g->fds[0]);
-	g->fds[0] = g->fds[1];
-	g->nfds--;
+	proof = up_got_first(g);
+	xr_proof_see(proof, &g->seen);
+	xr_fd_close(proof);
+	if (u->dir)
+		g->diag = up_got_first(g);
 	if (xr_sys5(SYS_getsockopt, u->conn, SOL_SOCKET, SO_PEERCRED, &cred, &len))
 		return -EACCES;
 	g->uid = cred.uid;
@@ -104,6 +90,7 @@ static int up_get(struct xr_upgrade *u, enum xr_up_type type, struct up_got *g)
 	int r;
 
 	memset(&g->seen, 0, sizeof(g->seen));
+	g->diag = -1;
 	if (!u->box)
 		return up_get_named(u, type, g);
 	g->nfds = 0;
@@ -137,6 +124,47 @@ static int up_arena(struct xr_upgrade *u)
 		r = xr_shm_arena_create(&u->arena, UP_ARENA_SMALL, xr_slab.slots);
 	/* what no limit says: there is no such memory here */
 	return r && xr_up_errno_reason(r) == XR_REASON_RENDEZVOUS_FAILED ? -ENODEV : r;
+}
+
+/* Who sent this has the other end of the flow, as far as can be said without a byte of it. */
+static int up_proved(struct xr_upgrade *u, int fd, struct up_got *g)
+{
+	int r;
+
+	if (!u->dir)
+		return xr_proof_match(&g->seen, g->uid, fd, &u->tuple);
+	r = xr_witness_check(u->via ? u->via->diag : g->diag, &g->seen, g->uid, fd, &g->m.tuple);
+	if (r)
+		return r;
+	u->witness.claim = g->m.tuple;
+	u->witness.inode = (uint32_t)g->seen.ino;
+	u->diag = g->diag;
+	g->diag = -1;
+	return 0;
+}
+
+/* The descriptors that go with CALL and ANSWER, by name; what is opened here for that is closed by up_shown(). */
+static int up_show(const struct xr_upgrade *u, int fd, int fds[3])
+{
+	int r;
+
+	fds[0] = xr_proof_open(fd);
+	if (fds[0] < 0)
+		return fds[0];
+	if (!u->dir || u->via)
+		return 1;
+	r = xr_proof_diag();
+	fds[1] = r;
+	if (r >= 0)
+		return 2;
+	xr_sys1(SYS_close, fds[0]);
+	return r;
+}
+
+static void up_shown(const int *fds, int n)
+{
+	while (n-- > 0)
+		xr_sys1(SYS_close, fds[n]);
 }
 
 /* Must be done before the peer is told of the block: from then on it writes there. */
@@ -189,6 +217,15 @@ int xr_up_peer_dir(struct xr_upgrade *u)
 	return 0;
 }
 
+/* A link keeps the peer's query socket: what both know of each other serves later flows. */
+static void up_keep_diag(struct xr_upgrade *u)
+{
+	if (u->diag < 0 || u->link->diag >= 0)
+		return;
+	u->link->diag = u->diag;
+	u->diag = -1;
+}
+
 /* The link of a first handshake: conn and arenas become its own. */
 static int up_make_link(struct xr_upgrade *u, const struct xr_up_msg *m, int fd)
 {
@@ -215,10 +252,11 @@ static int up_make_link(struct xr_upgrade *u, const struct xr_up_msg *m, int fd)
 	l->secret[0] = l->side ? m->nonce : u->nonce;
 	l->secret[1] = l->side ? u->nonce : m->nonce;
 	l->id = xr_siphash(l->secret, "id", 2);
+	u->link = l;
+	up_keep_diag(u);
 	xr_up_link_open(l);
 	xr_link_ref(l);
 	xr_links_add(l);
-	u->link = l;
 	return 0;
 }
 
@@ -272,7 +310,7 @@ static int up_host_link(struct xr_upgrade *u)
 static int up_host_answer(struct xr_upgrade *u, int fd)
 {
 	struct xr_up_msg m;
-	int fds[2], n = 0, proof, r = up_host_link(u);
+	int fds[3], n, shown, r = up_host_link(u);
 
 	if (r)
 		return r;
@@ -287,22 +325,22 @@ static int up_host_answer(struct xr_upgrade *u, int fd)
 	u->peer_nonce = u->call.nonce;
 	u->peer_cookie = u->call.cookie;
 	up_msg_init(u, &m, XR_UP_ANSWER);
-	proof = xr_proof_open(fd);
-	if (proof < 0)
-		return proof;
-	fds[n++] = proof;
+	n = shown = up_show(u, fd, fds);
+	if (n < 0)
+		return n;
 	if (u->link) {
 		r = u->own_dir ? 0 : xr_up_own_dir(u);
 		if (r)
-			goto close_proof;
-		m.flags = XR_UP_LINK;
+			goto close_shown;
+		up_keep_diag(u);
+		m.flags |= XR_UP_LINK;
 		m.link_id = u->link->id;
 		m.tag = xr_up_tag(u->link, XR_UP_ANSWER, u->nonce, u->peer_nonce);
 		m.dir_off = u->f->dir_off;
 	} else {
 		r = up_arena(u);
 		if (r)
-			goto close_proof;
+			goto close_shown;
 		u->new_link = 1;
 		/* the first direction of a fresh arena, taken when the link stands */
 		up_tx_init(u, &u->arena, u->arena.hdr.dir_off);
@@ -317,8 +355,8 @@ static int up_host_answer(struct xr_upgrade *u, int fd)
 		u->state = XR_UP_CALLED;
 		r = 0;
 	}
-close_proof:
-	xr_sys1(SYS_close, proof);
+close_shown:
+	up_shown(fds, shown);
 	return r;
 }
 
@@ -333,9 +371,11 @@ static int up_host_call(struct xr_upgrade *u, int fd)
 	if (!r && g.nfds)
 		r = -EBADMSG;
 	if (!r)
-		r = xr_proof_match(&g.seen, g.uid, fd, &u->tuple);
+		r = up_proved(u, fd, &g);
 	up_got_close(&g);
 	if (!r) {
+		if (u->dir && u->lfd >= 0)
+			xr_rundir_unlink(&u->tuple);
 		xr_fd_close(u->lfd);
 		u->lfd = -1;
 		u->call = g.m;
@@ -371,7 +411,7 @@ static int up_host_setup(struct xr_upgrade *u)
 		return 0;
 	if (!r && (g.m.echo != u->nonce || g.m.nonce != u->peer_nonce ||
 		   memcmp(g.m.uuid, u->call.uuid, 16) || g.nfds != u->new_link ||
-		   g.m.flags != (u->new_link ? 0 : XR_UP_LINK)))
+		   (g.m.flags & XR_UP_LINK) != (u->new_link ? 0 : XR_UP_LINK)))
 		r = -EBADMSG;
 	if (!r && u->new_link) {
 		r = up_make_link(u, &g.m, g.fds[0]);
@@ -423,20 +463,20 @@ int xr_up_host_step(struct xr_upgrade *u, int fd)
 static int up_say_call(struct xr_upgrade *u, int fd)
 {
 	struct xr_up_msg m;
-	int proof = xr_proof_open(fd), r;
+	int fds[3], r, n = up_show(u, fd, fds);
 
-	if (proof < 0)
-		return proof;
+	if (n < 0)
+		return n;
 	up_msg_init(u, &m, XR_UP_CALL);
-	r = up_put(u, &m, &proof, 1);
-	xr_sys1(SYS_close, proof);
+	r = up_put(u, &m, fds, n);
+	up_shown(fds, n);
 	u->state = XR_UP_CALLING;
 	return r;
 }
 
 int xr_up_call(struct xr_upgrade *u, int fd)
 {
-	int r = xr_rendezvous_call(&u->tuple);
+	int r = u->dir ? xr_rundir_call(&u->tuple) : xr_rendezvous_call(&u->tuple);
 
 	if (r < 0)
 		return r;
@@ -474,7 +514,8 @@ static int up_caller_link(struct xr_upgrade *u, const struct up_got *g, struct x
 			return -EAGAIN;
 		if (a->tag != xr_up_tag(u->link, XR_UP_ANSWER, a->nonce, a->echo))
 			return -EACCES;
-		s->flags = XR_UP_LINK;
+		up_keep_diag(u);
+		s->flags |= XR_UP_LINK;
 		s->link_id = u->link->id;
 		s->tag = xr_up_tag(u->link, XR_UP_SETUP, u->nonce, a->nonce);
 		return 0;
@@ -527,7 +568,7 @@ int xr_up_caller_step(struct xr_upgrade *u, int fd)
 		   (u->box && g.m.nonce != u->peer_nonce)))
 		r = -EBADMSG;
 	if (!r)
-		r = xr_proof_match(&g.seen, g.uid, fd, &u->tuple);
+		r = up_proved(u, fd, &g);
 	if (r)
 		goto close_fds;
 	u->peer_nonce = g.m.nonce;

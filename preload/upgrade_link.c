@@ -19,6 +19,7 @@
 #include <sys/syscall.h>
 #include "log.h"
 #include "mem.h"
+#include "rundir.h"
 #include "upgrade.h"
 
 #define OFFERS		32768u		/* remembered; a power of two */
@@ -129,7 +130,7 @@ struct xr_upgrade *xr_up_link_claim(struct xr_flow *f)
 		b = u->box;
 		memset((char *)u + sizeof(u->f), 0, sizeof(*u) - sizeof(u->f));
 		u->box = b;
-		u->lfd = u->conn = -1;
+		u->lfd = u->conn = u->diag = -1;
 		u->arena.fd = -1;
 		/* release: pairs with who looks through all entries without the lock */
 		xr_store_release(&u->f, f);
@@ -241,6 +242,8 @@ static int said_offer(struct xr_shm_link *l, const struct xr_up_msg *m)
 		return 0;
 	xr_tuple_mirror(&t, &m->tuple);
 	t.zero = 0;
+	if (m->flags & XR_UP_DIR)
+		xr_rundir_tuple(&t, &t, 1);
 	offer_put(offer_key(&t), l->id, l->side, m->nonce);
 	return 0;
 }
@@ -336,7 +339,8 @@ static uint32_t credit_earned(struct xr_shm_link *l)
 static int offer_on(struct xr_upgrade *u, struct xr_shm_link *l)
 {
 	struct xr_up_msg m = { .magic = XR_UP_MAGIC, .version = XR_UP_VERSION, .type = XR_UP_OFFER,
-			       .size = sizeof(m), .nonce = u->nonce, .tuple = u->tuple };
+			       .size = sizeof(m), .nonce = u->nonce, .tuple = u->real,
+			       .flags = u->dir ? XR_UP_DIR : 0 };
 	uint32_t left = xr_load_relaxed(&l->credit);
 	int r;
 
@@ -362,7 +366,7 @@ int xr_up_offer(struct xr_upgrade *u)
 		xr_link_ref(u->past.link);
 		l[n++] = u->past.link;
 	} else {
-		n = xr_links_to(&u->tuple, l, OFFER_LINKS);
+		n = xr_links_to(&u->real, (int)u->dir, l, OFFER_LINKS);
 	}
 	u->state = XR_UP_OFFERED;
 	for (i = 0; i < n; i++) {

@@ -177,6 +177,9 @@ static bool check_far(const struct xr_config *cfg, const char *host)
 			why == XR_REASON_NOT_LOCAL ? "the settings do not allow RDMA" :
 			why == XR_REASON_NO_VERBS ? "the kernel here has no RDMA, or none for this user" :
 			why ? "nothing proves its programs" : "RDMA");
+	if (*cfg->run_dir)
+		xr_check_report(XR_NOTE, "run_dir",
+				"programs in another network namespace of this host are met in %s", cfg->run_dir);
 	if (why)
 		xr_check_blocked(why);
 	return !why;

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Two network namespaces of one machine: their processes cannot look each other's sockets up, and stay on TCP."""
+"""Two network namespaces of one machine: their processes cannot look each other's sockets up, and stay on TCP,
+unless they have a directory in common."""
+import contextlib
 import os
 import shutil
 import subprocess
+import sys
+import tempfile
+import time
 
 import pytest
 
@@ -79,3 +84,214 @@ def test_one_namespace_is_one_host(apart):
         if all(f["carrier"] == "shm" for f in p.carriers().values()):
             return
     raise AssertionError(p.carriers())
+
+
+# ---- with a directory in common ------------------------------------------------------------
+
+
+@pytest.fixture
+def joined(apart):
+    """The same, and both have a directory: a bind mount, in containers."""
+    with tempfile.TemporaryDirectory(prefix="xrdma-run-") as d:
+        apart.env["XRDMA_RUN_DIR"] = d
+        yield apart
+        assert os.listdir(d) == []
+
+
+def moves(p, *conn):
+    for _ in range(60):
+        p.turns(4, 1000, *conn)
+        got = p.carriers()
+        if all(f["carrier"] == "shm" for f in got.values()):
+            return
+    raise AssertionError(got)
+
+
+@pytest.mark.parametrize("family", ["v4", "v6"])
+def test_a_common_directory(joined, family):
+    p = shell.Pair(joined, joined.address if family == "v4" else joined.address6)
+    moves(p)
+    p.turns(20, 5000)
+
+
+def test_many_over_one_link(joined):
+    """The first meets the other end by name; the others are offered to it."""
+    p = shell.Pair(joined, joined.address)
+    moves(p)
+    p.server.bg("answer", p.lfd)
+    assert p.client.ok("dial", 100, p.port, 1) == 100
+    for _ in range(30):
+        assert p.client.ok("crowd", 1) == 100
+        up = [f["carrier"] for f in joined.flows(p.client.pid)]
+        if up == ["shm"] * 101:
+            break
+    else:
+        raise AssertionError(up)
+    # the query socket of the other namespace, beside what any two processes have: once, not for each
+    assert joined.counters(p.client.pid)[0]["links_made"] == 1
+    got = [os.readlink("/proc/%d/fd/%s" % (p.client.pid, fd)) for fd in os.listdir("/proc/%d/fd" % p.client.pid)]
+    assert len(got) < 101 + 20, got
+
+
+def test_it_comes_back(joined):
+    p = shell.Pair(joined, joined.address)
+    moves(p)
+    stat = [harness.find("xr-stat", "tools/xr-stat")]
+    with subprocess.Popen([*stat, "--retreat"], env={**os.environ, **joined.env}) as asked:
+        while asked.poll() is None:
+            p.turns(1, 1000)
+    assert asked.returncode == 0
+    assert {f["carrier"] for f in p.carriers().values()} == {"tcp"}
+    subprocess.run([*stat, "--return"], env={**os.environ, **joined.env}, capture_output=True, check=True)
+    end = time.monotonic() + 10
+    while {f["carrier"] for f in p.carriers().values()} != {"shm"}:
+        assert time.monotonic() < end, p.carriers()
+        p.turns(4, 1000)
+
+
+def test_only_one_end_writes(joined):
+    """Who only reads takes the word of who writes."""
+    p = shell.Pair(joined, joined.address)
+    for _ in range(200):
+        p.c.sendall(5000)
+        assert p.s.recv(5000, shell.WAITALL).ret == 5000
+    got = p.carriers()
+    assert (got["client"]["carrier_tx"], got["server"]["carrier_rx"]) == ("shm", "shm"), got
+
+
+def test_bulk(joined):
+    """More is queued than there is room for at the other end, at each call that writes."""
+    p = shell.Pair(joined, joined.address)
+    took = p.s.drain_bg()
+    for _ in range(100):
+        p.c.sendall(1 << 20)
+    p.c.shutdown(1)
+    p.s.drained(took)
+    f = p.carriers()["client"]
+    assert f["tx"]["bytes"]["shm"] > 10 << 20, f
+
+
+def test_translated(joined):
+    """The connecting end knows another port than the accepting one has."""
+    if not shutil.which("nft"):
+        pytest.skip("needs nft")
+    p = shell.Pair(joined, joined.address)
+    rules = """table ip nat {
+        chain in { type nat hook prerouting priority -100; tcp dport 4444 redirect to :%d; }
+    }""" % p.port
+    nft = subprocess.run(["ip", "netns", "exec", joined.hosts["server"].name, "nft", "-f", "-"], input=rules, text=True,
+                         capture_output=True, check=False)
+    if nft.returncode:
+        pytest.skip("nft: " + nft.stderr.strip())
+    p.port = 4444
+    for _ in range(3):
+        c, s = p.connect()
+        for _ in range(60):
+            p.turns(4, 1000, c, s)
+            got = [f["carrier"] for f in joined.flows(p.client.pid) if f["fd"] == c.fd]
+            if got == ["shm"]:
+                break
+        assert got == ["shm"], joined.flows()
+
+
+def test_another_user(joined):
+    """The directory says who may come; what the socket belongs to is seen from here."""
+    d = joined.env["XRDMA_RUN_DIR"]
+    os.chown(d, 0, 65534)
+    os.chmod(d, 0o770)
+
+    def become():
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+    p = shell.Pair(joined, joined.address, server=shell.Shell(joined, "server", preexec=become))
+    for _ in range(60):
+        p.turns(4, 1000)
+    got = [f["carrier"] for f in joined.flows(p.client.pid)]
+    assert got == ["shm"], joined.flows()
+
+
+def test_a_directory_for_everybody(joined):
+    os.chmod(joined.env["XRDMA_RUN_DIR"], 0o1777)
+    p = shell.Pair(joined, joined.address)
+    for _ in range(10):
+        p.turns(10, 1000)
+    assert {f["reason"] for f in p.carriers().values()} == {"not-local"}
+    assert "run_dir %s: others than" % joined.env["XRDMA_RUN_DIR"] in p.client.proc.stderr()
+
+
+# Request and response, all of the same length; what is in a response depends on the name that both were given.
+TALK = """
+import socket, sys, time
+role, name, address, port, mine, seconds = *sys.argv[1:4], *map(int, sys.argv[4:])
+def answer(i):
+    return (name + str(i)).ljust(40).encode()
+if role == "server":
+    l = socket.create_server((address, port))
+    print("up", flush=True)
+    c, _ = l.accept()
+    i = 0
+    while c.recv(40, socket.MSG_WAITALL):
+        c.sendall(answer(i))
+        i += 1
+else:
+    c = socket.socket()
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    c.bind(("", mine))
+    c.connect((address, port))
+    end, i = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        c.sendall(b"?" * 40)
+        assert c.recv(40, socket.MSG_WAITALL) == answer(i)
+        i += 1
+    print(i, flush=True)
+sys.stdin.read()
+"""
+
+
+def talk(env, role, name, port, mine, seconds, shim):
+    return env.start(role, [*(harness.run_prefix() if shim else ()), sys.executable, "-c", TALK, role, name, env.address,
+                            port, mine, seconds])
+
+
+def test_twins(joined):
+    """Two pairs of namespaces with the same addresses, and in each a connection with the same ports: each has one end
+    under xrdma, and these two meet in the directory. Neither is the other's end, and the kernel says so."""
+    env = joined
+    env.mode = "plain"
+    with hosts.Hosts(2, "none", 1500, pin=False) as pair:
+        for h, like in zip(pair, (env.hosts["server"], env.hosts["client"])):
+            hosts.batch(["addr add %s/24 dev %s" % (like.address, h.link)], h.name)
+        twin = harness.Env("plain", pair)
+        twin.env.update(XRDMA_RUN_DIR=env.env["XRDMA_RUN_DIR"], XRDMA_STATS_DIR=env.stats)
+        twin.address = env.address
+        with contextlib.closing(twin):
+            assert talk(env, "server", "one", 5000, 0, 0, False).line() == "up"
+            assert talk(twin, "server", "two", 5000, 0, 0, True).line() == "up"
+            clients = [talk(env, "client", "one", 5000, 6000, 1, True), talk(twin, "client", "two", 5000, 6000, 1, False)]
+            assert all(int(c.line()) > 20 for c in clients)
+            got = env.flows()
+            assert len(got) == 2 and {f["carrier"] for f in got} == {"tcp"}, got
+            # they have met
+            refused = [env.counters(f["pid"])[0]["handshake_refused"] for f in got]
+            assert sum(refused) > 0, (got, refused)
+
+
+def test_a_name_that_was_left(joined):
+    """By a process that was killed; the next one with that address and port takes it over."""
+    joined.mode = "plain"
+    names = os.listdir(joined.env["XRDMA_RUN_DIR"])
+    server = talk(joined, "server", "one", 5000, 0, 0, False)
+    assert server.line() == "up"
+    client = talk(joined, "client", "one", 5000, 6000, 30, True)
+    harness.until(lambda: os.listdir(joined.env["XRDMA_RUN_DIR"]) != names, 10, "a name")
+    client.kill()
+    client.wait()
+    server.kill()
+    server.wait()
+    left = os.listdir(joined.env["XRDMA_RUN_DIR"])
+    assert left
+    assert talk(joined, "server", "two", 5000, 0, 0, True).line() == "up"
+    client = talk(joined, "client", "two", 5000, 6000, 1, True)
+    assert int(client.line()) > 20
+    assert {f["carrier"] for f in joined.flows(client.pid)} == {"shm"}, joined.flows()

@@ -13,6 +13,7 @@
 #include "preload/caretaker.h"
 #include "preload/hold.h"
 #include "preload/ready.h"
+#include "preload/rundir.h"
 #include "preload/user.h"
 #include "world.h"
 
@@ -327,7 +328,14 @@ int xr_tuple_get(int fd, struct xr_tuple *t, union xr_sockaddr *local, union xr_
 	return -ENOTCONN;
 }
 
-/* the module for other hosts is not part of it */
+/* other network namespaces are not part of it */
+int xr_rundir_listen(const struct xr_tuple *t) { (void)t; return -ENOENT; }
+void xr_rundir_unlink(const struct xr_tuple *t) { (void)t; }
+void xr_witness_look(struct xr_upgrade *u, int fd, int after) { (void)u, (void)fd, (void)after; }
+int xr_witness_done(const struct xr_upgrade *u) { (void)u; return 1; }
+enum xr_reason xr_far_off(void) { return XR_REASON_NOT_LOCAL; }
+
+/* nor is the module for other hosts */
 int xr_up_far_begin(struct xr_upgrade *u) { (void)u; return -ENODEV; }
 int xr_up_far_step(struct xr_upgrade *u) { (void)u; return -ENODEV; }
 void xr_up_far_drop(struct xr_upgrade *u) { (void)u; }

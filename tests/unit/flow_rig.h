@@ -39,6 +39,7 @@ int xr_active = 1;
 _Atomic uint32_t xr_control_seen, xr_control_tune_seen;
 
 void xr_upgrade_step(struct xr_flow *f, int fd) { (void)f, (void)fd; }
+void xr_upgrade_witness(struct xr_flow *f) { (void)f; }
 void xr_upgrade_abort(struct xr_flow *f, int fd, enum xr_reason why) { (void)f, (void)fd, (void)why; }
 #ifndef FLOW_RIG_TRACE
 int xr_policy_trace(void) { return -EPERM; }

@@ -88,7 +88,7 @@ static struct xr_upgrade *claim(const struct xr_tuple *t, uint64_t nonce)
 	struct xr_upgrade *u = xr_up_link_claim(&flow);
 
 	assert_non_null(u);
-	u->tuple = *t;
+	u->tuple = u->real = *t;
 	u->nonce = nonce << 32;
 	xr_up_link_nonce(u);
 	return u;
