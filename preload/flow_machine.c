@@ -91,7 +91,9 @@ int xr_rx_try_start(struct xr_flow *f, int fd)
 	struct xr_view v;
 	int r = xr_shm_rx_peek(&f->rx, &v);
 
-	if (xr_likely(!r)) {
+	if (xr_unlikely(xr_load_relaxed(&f->rx.dir->gen) != f->peer_dir_gen)) {
+		r = -ESTALE;	/* the block is another flow's by now, and so is what lies in it */
+	} else if (xr_likely(!r)) {
 		if (!xr_shm_rx_is_frozen(&f->rx) && !(xr_flow_peer_state(f) & XR_DIR_GONE))
 			return 0;
 		r = -ESTALE;

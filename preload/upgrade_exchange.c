@@ -255,6 +255,15 @@ static int up_make_link(struct xr_upgrade *u, const struct xr_up_msg *m, int fd)
 	u->link = l;
 	up_keep_diag(u);
 	xr_up_link_open(l);
+	/*
+	 * The host has named the first direction in its ANSWER: it is taken before the flows of other
+	 * threads find the link, which would take it, and have this flow's peer read their stream.
+	 */
+	if (l->side && xr_shm_link_dir_get(l) != u->f->dir_off) {
+		u->own_dir = 0;
+		xr_shm_link_free(l);
+		return -ENOMEM;
+	}
 	xr_link_ref(l);
 	xr_links_add(l);
 	return 0;
@@ -415,8 +424,6 @@ static int up_host_setup(struct xr_upgrade *u)
 		r = -EBADMSG;
 	if (!r && u->new_link) {
 		r = up_make_link(u, &g.m, g.fds[0]);
-		if (!r && xr_shm_link_dir_get(u->link) != u->f->dir_off)
-			r = -EPROTO;
 	} else if (!r && g.m.tag != xr_up_tag(u->link, XR_UP_SETUP, g.m.nonce, g.m.echo)) {
 		r = -EACCES;
 	}
