@@ -261,6 +261,7 @@ static int up_make_link(struct xr_upgrade *u, const struct xr_up_msg *m, int fd)
 	 */
 	if (l->side && xr_shm_link_dir_get(l) != u->f->dir_off) {
 		u->own_dir = 0;
+		u->link = NULL;
 		xr_shm_link_free(l);
 		return -ENOMEM;
 	}

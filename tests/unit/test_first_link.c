@@ -55,7 +55,7 @@ static int begin(void **state)
 	u->f = &flow;
 	u->state = XR_UP_CALLED;
 	u->conn = ours;
-	u->lfd = u->arena.fd = -1;
+	u->lfd = u->diag = u->arena.fd = -1;
 	u->nonce = 1;
 	u->call.nonce = 2;
 	memset(u->call.uuid, 3, 16);
