@@ -177,7 +177,7 @@ static void run_server(struct sockaddr_in sa)
 	socklen_t len = sizeof(sa);
 	int lfd, fd, one = 1;
 
-	lfd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	lfd = socket(AF_INET, SOCK_STREAM, 0);
 	if (lfd < 0)
 		die("socket: %s", strerror(errno));
 	setsockopt(lfd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));

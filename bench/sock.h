@@ -96,7 +96,7 @@ static inline void set_nodelay(int fd)
 
 static inline int dial(const struct sockaddr_in *to)
 {
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
 
 	if (fd < 0)
 		die("socket: %s", strerror(errno));
