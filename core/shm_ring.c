@@ -384,7 +384,7 @@ int xr_shm_tx_armed(struct xr_shm_tx *tx, uint32_t *waiter)
 		return 0;
 	tx->arm_seen = a;
 	if (a & XR_ARM_FROZEN)
-		tx->frozen = 1;
+		xr_store_relaxed(&tx->frozen, 1);
 	*waiter = XR_ARM_WAITER(a);
 	return *waiter != 0;
 }
@@ -411,7 +411,7 @@ void xr_shm_tx_freeze(struct xr_shm_tx *tx)
 
 	/* seq_cst RMW: no commit of the receiver can succeed after it */
 	c = atomic_fetch_or(&tx->dir->consumed, XR_FROZEN | XR_REPLAYING);
-	tx->frozen = 1;
+	xr_store_relaxed(&tx->frozen, 1);
 	tx_position(tx, c, &tx->replay_seq, &tx->replay_byte);
 	tx->open = 0;
 }
@@ -419,7 +419,7 @@ void xr_shm_tx_freeze(struct xr_shm_tx *tx)
 int xr_shm_tx_is_frozen(struct xr_shm_tx *tx)
 {
 	if (!tx->frozen && (xr_load_acquire(&tx->dir->consumed) & XR_FROZEN))
-		tx->frozen = 1;
+		xr_store_relaxed(&tx->frozen, 1);
 	return tx->frozen != 0;
 }
 
@@ -488,5 +488,5 @@ void xr_shm_tx_destroy(struct xr_shm_tx *tx)
 			tx->chunks.put(tx->chunks.ctx, m->chunk);
 		m->last = 0;
 	}
-	tx->frozen = 1;
+	xr_store_relaxed(&tx->frozen, 1);
 }

@@ -213,7 +213,11 @@ struct xr_shm_tx {
 	uint64_t acked;			/* payload bytes known to be consumed (lags) */
 	uint64_t arm_seen;
 	uint64_t stamp;			/* for what is published next; the caller sets it (xr_cycles) */
-	uint32_t frozen;		/* this end has seen or set FROZEN */
+	/*
+	 * This end has seen or set FROZEN.  Here and in the receiver's end: written under the lock, where
+	 * relaxed does; who looks without it gets a hint, and takes the lock before it acts on one.
+	 */
+	_Atomic uint32_t frozen;
 	uint32_t ended;			/* END published */
 	uint16_t tx_gen;
 	uint8_t way;			/* XR_TX_WAY_*, of the sends since the caller cleared it */
@@ -236,8 +240,8 @@ struct xr_shm_rx {
 	uint64_t pending;		/* payload bytes taken and not committed */
 	uint32_t arm_gen;
 	uint32_t tx_arm_seen;		/* gen:16 | waiter:16 of the last space notice given */
-	uint32_t frozen;
-	uint32_t sealed;		/* frozen by this end, with [seq, end) still to be read here */
+	_Atomic uint32_t frozen;
+	_Atomic uint32_t sealed;	/* frozen by this end, with [seq, end) still to be read here */
 	uint32_t end_seq, end_byte;
 	uint32_t final;			/* nothing behind a seal is read: the program has shut it */
 	uint32_t replayed;		/* frozen by the sender: the rest is read here all the same ... */

@@ -105,7 +105,7 @@ static void rx_unseal(struct xr_shm_rx *rx)
 		return;
 	xr_count(&rx->got, rx->pending);
 	rx->pending = 0;
-	rx->sealed = 0;
+	xr_store_relaxed(&rx->sealed, 0);
 	rx->replayed = 1;
 }
 
@@ -181,7 +181,7 @@ int xr_shm_rx_commit(struct xr_shm_rx *rx)
 		rx->pending = 0;
 		return 0;
 	}
-	rx->frozen = 1;
+	xr_store_relaxed(&rx->frozen, 1);
 	if (old == (rx->committed | XR_FROZEN | XR_REPLAYING)) {
 		rx->replayed = 1;
 		return xr_shm_rx_commit(rx);
@@ -288,8 +288,8 @@ int xr_shm_rx_seal(struct xr_shm_rx *rx)
 		 */
 		xr_fence_store_load();
 	}
-	rx->frozen = 1;
-	rx->sealed = 1;
+	xr_store_relaxed(&rx->frozen, 1);
+	xr_store_relaxed(&rx->sealed, 1);
 	return 0;
 }
 
@@ -302,7 +302,7 @@ int xr_shm_rx_freeze(struct xr_shm_rx *rx)
 		if (!rx_behind_seal(rx, rx->seq, rx->byte) &&
 		    !xr_cas(&rx->dir->consumed, &old, XR_CONSUMED(rx->seq, rx->byte) | XR_FROZEN))
 			return -ESTALE;
-		rx->sealed = 0;
+		xr_store_relaxed(&rx->sealed, 0);
 		return 0;
 	}
 	xr_shm_rx_is_frozen(rx);
@@ -312,7 +312,7 @@ int xr_shm_rx_freeze(struct xr_shm_rx *rx)
 		return 0;
 	}
 	atomic_fetch_or(&rx->dir->consumed, XR_FROZEN);
-	rx->frozen = 1;
+	xr_store_relaxed(&rx->frozen, 1);
 	rx->seq = XR_CONSUMED_SEQ(rx->committed);
 	rx->byte = XR_CONSUMED_BYTE(rx->committed);
 	rx->pending = 0;
@@ -334,7 +334,7 @@ int xr_shm_rx_is_frozen(struct xr_shm_rx *rx)
 
 		if (xr_likely(!(c & XR_FROZEN)))
 			return 0;
-		rx->frozen = 1;
+		xr_store_relaxed(&rx->frozen, 1);
 		rx->replayed = c == (rx->committed | XR_FROZEN | XR_REPLAYING);
 		if (!rx->replayed) {
 			rx->seq = XR_CONSUMED_SEQ(rx->committed);

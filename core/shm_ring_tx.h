@@ -58,7 +58,7 @@ static inline void tx_reclaim(struct xr_shm_tx *tx)
 	uint32_t seq, byte;
 
 	if (xr_unlikely(c & XR_FROZEN)) {
-		tx->frozen = 1;
+		xr_store_relaxed(&tx->frozen, 1);
 		return;
 	}
 	tx_position(tx, c, &seq, &byte);

@@ -153,7 +153,7 @@ struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonb
 	f->family = (uint8_t)family;
 	f->role = (uint8_t)role;
 	f->nonblock = nonblock != 0;
-	f->reason = XR_REASON_YOUNG;
+	xr_store_relaxed(&f->reason, XR_REASON_YOUNG);
 	f->meta = s->meta + (size_t)i * s->slots;
 	f->priv = &s->priv[i];
 	f->own = &s->own[i];
@@ -216,7 +216,7 @@ void xr_flow_stay_tcp(struct xr_flow *f, int fd, enum xr_reason why)
 			flow_show(f, fd);
 		return;
 	}
-	f->upgrade_off = 1;
+	xr_store_relaxed(&f->upgrade_off, 1);
 	/* a child that was forked before the two met has no memory of theirs */
 	if (f->link && f->owner_pid == xr_getpid())
 		xr_fetch_or(&f->tx.dir->state, XR_DIR_STAYS);
@@ -227,7 +227,7 @@ void xr_flow_stay_tcp(struct xr_flow *f, int fd, enum xr_reason why)
 		xr_flow_retreat(f, fd, why, 0);
 		return;
 	}
-	f->reason = (uint16_t)why;
+	xr_store_relaxed(&f->reason, (uint16_t)why);
 	xr_stats_reason(why);
 	flow_show(f, fd);
 }

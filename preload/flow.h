@@ -63,8 +63,8 @@ struct xr_flow {
 	int owner_pid;			/* process that made it: releases and upgrades it */
 	_Atomic uint32_t procs;		/* processes that hold it: xr_flow_holders() has the rest */
 	uint8_t role, family, nonblock, connected;
-	uint16_t reason;		/* enum xr_reason */
-	uint8_t upgrade_off;		/* 1: never try (again) */
+	_Atomic uint16_t reason;	/* enum xr_reason; relaxed: says nothing of anything else */
+	_Atomic uint8_t upgrade_off;	/* 1: never try (again); relaxed: what matters is decided under tx_lock */
 	uint8_t up_tries;		/* attempts that found nobody */
 	uint8_t returns;		/* retreats and failed returns lately: hysteresis */
 	uint8_t fails;			/* failed returns in a row */
@@ -74,7 +74,9 @@ struct xr_flow {
 	/* accounting while XR_PATH_COUNT; relaxed adds */
 	_Atomic uint64_t tcp_tx, tcp_rx;
 	_Atomic uint32_t k_tx, k_rx;	/* threads inside kernel writes / reads and polls, sleeps included */
-	_Atomic uint32_t turns, last_dir;	/* changes of direction; threads that meet lose some: a hint */
+	_Atomic uint32_t turns;		/* changes of direction; threads that meet lose some: a hint */
+	_Atomic uint16_t last_dir;	/* likewise */
+	_Atomic uint16_t epoll_child;	/* a child changed a registration: which file's (epoll_child.c); 0: none */
 	_Atomic uint32_t need_turns;	/* the upgrade takes its next step at ... */
 	_Atomic uint32_t zc_extra;	/* zerocopy.h: calls that the kernel did not number */
 	_Atomic uint64_t need_bytes;	/* ... or at so many bytes both ways */
@@ -188,7 +190,7 @@ struct xr_flow_own {
 	/* zerocopy.h: numbers that the kernel gave, and told; sends under way; first:32 | n:32 that we gave */
 	struct xr_zc { _Atomic uint32_t sent, done, hold; _Atomic uint64_t told; } zc;
 	_Atomic uint64_t probed;	/* what had been received at the last look at an idle flow */
-	void *regs;			/* epoll registrations: epoll.c, under its lock */
+	_Atomic(void *) regs;		/* epoll registrations: epoll.c; written under its lock, others look */
 	struct xr_flow_young young;	/* with what is above, one line and a half for most connections */
 };
 

@@ -197,7 +197,7 @@ static int frame_missing(struct xr_flow *f, int fd)
 	if ((ev & POLLERR) || f->rx_shut || !xr_load_relaxed(&f->rx.got) || (xr_load_relaxed(&f->rx_dead) & POLLERR))
 		return 0;
 	/* its sender is gone, and with it what was to follow */
-	f->reason = XR_REASON_PEER_DIED;
+	xr_store_relaxed(&f->reason, XR_REASON_PEER_DIED);
 	xr_stats_reason(XR_REASON_PEER_DIED);
 	xr_store_release(&f->err, ECONNRESET);
 	return -ENODATA;

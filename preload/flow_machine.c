@@ -188,7 +188,7 @@ int xr_flow_tx_start(struct xr_flow *f, uint64_t written)
 		return r;
 	f->tx_state = XR_TX_RING;
 	f->trace_end = 0;
-	f->reason = XR_REASON_NONE;
+	xr_store_relaxed(&f->reason, XR_REASON_NONE);
 	xr_stats_tx_base(f->st, xr_flow_fabric(f));
 	return 0;
 }
@@ -203,7 +203,7 @@ void xr_flow_tx_start_replay(struct xr_flow *f, enum xr_reason why)
 		xr_far_tx_frozen(f);
 	/* a retreat of the whole flow has given its reason already */
 	if (!f->reason) {
-		f->reason = (uint16_t)why;
+		xr_store_relaxed(&f->reason, (uint16_t)why);
 		xr_stats_reason(why);
 		xr_stats_flow_reason(f->st, why);
 	}
@@ -494,9 +494,9 @@ int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_re
 		return -EAGAIN;
 	}
 	if (!xr_flow_may_return(why))
-		f->upgrade_off = 1;
+		xr_store_relaxed(&f->upgrade_off, 1);
 	if (f->reason != why) {
-		f->reason = (uint16_t)why;
+		xr_store_relaxed(&f->reason, (uint16_t)why);
 		xr_stats_reason(why);
 		xr_stats_flow_reason(f->st, why);
 	}

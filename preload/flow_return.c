@@ -169,7 +169,7 @@ int xr_flow_return_due(struct xr_flow *f)
 		return 0;
 	}
 	if (!xr_load_relaxed(&f->link->dead) && (xr_flow_peer_state(f) & XR_DIR_STAYS)) {
-		f->upgrade_off = 1;
+		xr_store_relaxed(&f->upgrade_off, 1);
 		xr_fetch_and(&f->path, ~XR_PATH_COUNT);
 		return 0;
 	}

@@ -20,7 +20,7 @@ ssize_t xr_rx_corrupt(struct xr_flow *f, int fd)
 		return -xr_flow_take_error(f);
 	xr_warn("peer process %d corrupted its side of a flow", f->link->peer_pid);
 	xr_stats_reason(XR_REASON_SEGMENT_CORRUPT);
-	f->reason = XR_REASON_SEGMENT_CORRUPT;
+	xr_store_relaxed(&f->reason, XR_REASON_SEGMENT_CORRUPT);
 	xr_fetch_or(&f->rx_dead, POLLERR | POLLHUP | POLLRDHUP);
 	f->rx_reset = 1;
 	xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
@@ -66,7 +66,7 @@ void xr_rx_look_kernel(struct xr_flow *f, int fd)
 	if (!xr_shm_tx_all_consumed(&f->tx)) {
 		f->rx_reset = 1;
 		xr_fetch_or(&f->rx_dead, POLLERR | POLLHUP);
-		f->reason = XR_REASON_PEER_DIED;
+		xr_store_relaxed(&f->reason, XR_REASON_PEER_DIED);
 		xr_stats_reason(XR_REASON_PEER_DIED);
 		xr_store_release(&f->err, ECONNRESET);
 	}

@@ -83,7 +83,7 @@ int xr_relay_add(struct xr_relay *r, struct xr_flow *f, int fd)
 		xr_sys1(SYS_close, pair[1]);
 		return own;
 	}
-	f->reason = XR_REASON_SUBSTITUTED;
+	xr_store_relaxed(&f->reason, XR_REASON_SUBSTITUTED);
 	xr_stats_reason(XR_REASON_SUBSTITUTED);
 	xr_stats_flow_reason(f->st, XR_REASON_SUBSTITUTED);
 	/* the relay's, before this process lets go */

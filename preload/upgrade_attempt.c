@@ -125,11 +125,11 @@ void xr_up_give_up(struct xr_flow *f, enum xr_reason why)
 {
 	if (f->link)
 		xr_fetch_or(&f->tx.dir->state, XR_DIR_STAYS);
-	f->upgrade_off = 1;
+	xr_store_relaxed(&f->upgrade_off, 1);
 	xr_debug("descriptor %d: stays on TCP: %s", f->priv->fd, xr_reason_name(why));
 	xr_store_relaxed(&f->need_turns, UP_NEVER_TURNS);
 	xr_store_relaxed(&f->need_bytes, UP_NEVER_BYTES);
-	f->reason = (uint16_t)why;
+	xr_store_relaxed(&f->reason, (uint16_t)why);
 	xr_stats_reason(why);
 	xr_stats_flow_reason(f->st, why);
 	if (!(xr_load_relaxed(&f->path) & XR_PATH_FABRIC)) {
@@ -179,7 +179,7 @@ static void up_far_failed(struct xr_upgrade *u)
 		xr_up_give_up(f, why);
 		return;
 	}
-	f->reason = (uint16_t)why;
+	xr_store_relaxed(&f->reason, (uint16_t)why);
 	xr_stats_reason(why);
 	xr_stats_flow_reason(f->st, why);
 	if (f->link)
@@ -191,7 +191,7 @@ int xr_up_scarce_later(struct xr_flow *f)
 {
 	if (f->upgrade_off || f->up_tries >= UP_SCARCE_TRIES)
 		return 0;
-	f->reason = XR_REASON_LIMIT_FDS;
+	xr_store_relaxed(&f->reason, XR_REASON_LIMIT_FDS);
 	xr_stats_reason(XR_REASON_LIMIT_FDS);
 	xr_stats_flow_reason(f->st, XR_REASON_LIMIT_FDS);
 	if (!xr_links_any()) {

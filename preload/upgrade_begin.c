@@ -205,7 +205,7 @@ static void up_begin_call(struct xr_upgrade *u, int fd)
 			xr_up_give_up(f, XR_REASON_PEER_NOT_XRDMA);
 			return;
 		}
-		f->reason = XR_REASON_PEER_NOT_XRDMA;
+		xr_store_relaxed(&f->reason, XR_REASON_PEER_NOT_XRDMA);
 		xr_stats_reason(XR_REASON_PEER_NOT_XRDMA);
 		xr_stats_flow_reason(f->st, XR_REASON_PEER_NOT_XRDMA);
 		up_seldom(f);
@@ -290,7 +290,7 @@ void xr_up_begin(struct xr_flow *f, int fd)
 	if (why == XR_REASON_NONE && xr_control_holds(f))
 		why = XR_REASON_OPERATOR;
 	if (why == XR_REASON_OPERATOR) {
-		f->reason = XR_REASON_OPERATOR;
+		xr_store_relaxed(&f->reason, XR_REASON_OPERATOR);
 		xr_stats_flow_reason(f->st, XR_REASON_OPERATOR);
 		xr_up_later(f, 8, 65536);
 		return;
