@@ -190,7 +190,7 @@ struct xr_epflow *xr_ep_flow(struct xr_flow *f, int make)
 		return NULL;
 	memset(ef, 0, sizeof(*ef));
 	ef->gen = xr_ep_gen;
-	f->own->regs = ef;
+	xr_store_release(&f->own->regs, ef);
 	return ef;
 }
 

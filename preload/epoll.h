@@ -255,8 +255,17 @@ void xr_ep_reg_leave(struct xr_epreg *r);
 void xr_ep_flow_kick(struct xr_epflow *ef);
 /* An EPOLLONESHOT in the kernel's hands: 1 fired, 0 armed, -errno. */
 int xr_ep_reg_has_fired(const struct xr_epreg *r);
-/* An inherited epoll file is used by the child: its members go back to TCP. */
+/* ---- epoll_child.c: files of a parent ------------------------------------- */
+
+/* An inherited epoll file is waited on by the child: its members go back to TCP. */
 void xr_ep_adopt(struct xr_epoll *ep);
+/* The child's epoll_ctl on an inherited file, of a flow that it inherited too. */
+int xr_ep_child_ctl(struct xr_epoll *ep, int epfd, int op, int fd, struct xr_flow *f, struct epoll_event *ev);
+/* In the parent: did a child change it? */
+int xr_ep_child_changed(const struct xr_epreg *r);
+/* In the parent, no lock held: the flow's registrations are the kernel's, as far as a child changed them. */
+void xr_ep_child_forget(struct xr_flow *f);
+
 
 /* ---- epoll_order.c: what was ready first is reported first --------------- */
 

@@ -256,8 +256,6 @@ int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 	struct xr_flow *f = xr_fd_flow(fd);
 	int r;
 
-	if (ep && xr_unlikely(ep->gen != xr_ep_gen))
-		xr_ep_adopt(ep);
 	if (!f || (op != EPOLL_CTL_ADD && op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) ||
 	    (op != EPOLL_CTL_DEL && !ev)) {
 		r = sys_ctl_program(epfd, op, fd, ev);
@@ -267,7 +265,12 @@ int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 	}
 	if (!ctl_is_valid(op, ev))
 		return -EINVAL;
+	if (ep && xr_unlikely(ep->gen != xr_ep_gen) && f->owner_pid != xr_getpid())
+		return xr_ep_child_ctl(ep, epfd, op, fd, f, ev);
 	if (ep && ep->gen == xr_ep_gen) {
+		/* acquire: pairs with xr_ep_child_ctl */
+		if (xr_unlikely(xr_load_acquire(&f->epoll_child)))
+			xr_ep_child_forget(f);
 		r = ctl_quick(ep, op, fd, f, ev);
 		if (r != 1)
 			return r;

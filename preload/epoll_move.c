@@ -112,7 +112,8 @@ static void reg_detach(struct xr_epreg *r)
 
 	xr_ep_reg_leave(r);
 	r->seq++;
-	if (r->absent) {
+	/* what a child made of it is in the kernel's set already */
+	if (r->absent || xr_ep_child_changed(r)) {
 		xr_ep_reg_free(r);
 		return;
 	}
@@ -206,6 +207,9 @@ static int reg_check(struct xr_epreg *r, int several)
 		return -EINVAL;
 	/* registered under a number that was closed since: nobody can change it any more */
 	if (xr_fd_flow(r->fd) != r->flow)
+		return -EINVAL;
+	/* acquire: pairs with xr_ep_child_ctl; what is on record here is not what the kernel has */
+	if (xr_load_acquire(&r->flow->epoll_child))
 		return -EINVAL;
 	e = xr_ep_inner_make(r->ep);
 	if (e || r->parked || !(r->events & EPOLLONESHOT))
@@ -331,7 +335,7 @@ void xr_epoll_flow_closed(struct xr_flow *f)
 	/* before anything else: an epoll_wait that meets a registration now lets it be */
 	xr_store_release(&ef->closed, 1);
 	if (xr_ep_big_lock()) {
-		f->own->regs = NULL;
+		xr_store_release(&f->own->regs, NULL);
 		return;
 	}
 	for (r = ef->regs; r; r = next) {
@@ -347,7 +351,7 @@ void xr_epoll_flow_closed(struct xr_flow *f)
 	}
 	if (!ef->regs)
 		xr_ep_flow_free(ef);
-	f->own->regs = NULL;
+	xr_store_release(&f->own->regs, NULL);
 	xr_ep_big_unlock();
 }
 
@@ -397,36 +401,4 @@ void xr_epoll_flow_full(struct xr_flow *f)
 		xr_ep_unlock(r->ep);
 	}
 	xr_ep_big_unlock();
-}
-
-/* ---- fork ---------------------------------------------------------------- */
-
-/*
- * The kernel objects are shared with the parent, so the child never edits the inner set.
- * It gives the flows back to TCP (in family memory, the parent sees it) and puts their
- * sockets into the outer set, which is the parent's too and does it no harm: the
- * parent's epoll_wait finds the flow on TCP and gets EEXIST.
- */
-void xr_ep_adopt(struct xr_epoll *ep)
-{
-	struct xr_epreg *r;
-	uint32_t i;
-
-	if (ep->adopted || xr_ep_big_lock())
-		return;
-	if (ep->adopted) {
-		xr_ep_big_unlock();
-		return;
-	}
-	ep->adopted = 1;
-	xr_ep_big_unlock();
-	for (i = 0; i < ep->nbuckets; i++)
-		for (r = ep->bucket[i]; r; r = r->hash_next) {
-			if (!r->attached || xr_fd_flow(r->fd) != r->flow)
-				continue;
-			xr_flow_retreat(r->flow, r->fd, XR_REASON_FORKED, 1000000000u);
-			if (!r->fired && !r->absent)
-				xr_ep_sys_ctl(ep->outer, EPOLL_CTL_ADD, r->fd, r->events, r->data);
-		}
-	xr_store_relaxed(&ep->attached, 0);
 }

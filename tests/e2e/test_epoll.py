@@ -587,3 +587,55 @@ def test_two_threads_one_edge(live, ep):
     assert len(rest) == 1, "one edge, one thread"
     live.c.sendall(10)
     assert parse(rest[0].result(2)) == [(1, EV_IN)]
+
+
+# ---- a file that parent and child share --------------------------------------------------------------
+
+@pytest.mark.parametrize("when", ["young", "moved"])
+@pytest.mark.parametrize("what", ["del", "mod", "oneshot"])
+def test_a_child_changes_its_parent_s_registration(pair, what, when):
+    """What a forked child does to it holds for both, whatever carried the connection; the child ends at once."""
+    ep = Set(pair.server)
+    ep.add(pair.s.fd, EV_IN, 5)
+    if when == "moved":
+        pair.upgrade()
+    child = pair.server.fork()
+    op, events, data = {"del": (DEL, 0, 0), "mod": (MOD, EV_OUT, 77), "oneshot": (MOD, EV_IN | EV_ONESHOT, 88)}[what]
+    assert child("epoll_ctl", ep.fd, op, pair.s.fd, events, data).ret == 0
+    child.end()
+    assert pair.server("wait", child.pid).ret == child.pid
+    pair.turns(40, 100)
+    pair.c.sendall(3)
+    arrived(pair.s, 3)
+    if what == "del":
+        assert ep.wait() == [] and ep.ctl(DEL, pair.s.fd).err == "ENOENT"
+        ep.add(pair.s.fd, EV_IN, 6)
+        assert ep.wait(2000) == [(6, EV_IN)]
+    elif what == "mod":
+        assert ep.wait(2000) == [(77, EV_OUT)] == ep.wait()
+        assert ep.ctl(ADD, pair.s.fd, EV_IN, 1).err == "EEXIST"
+        assert ep.ctl(MOD, pair.s.fd, EV_IN, 6).ret == 0
+        assert ep.wait(2000) == [(6, EV_IN)]
+    else:
+        assert ep.wait(0) == [(88, EV_IN)] and ep.wait() == []
+        assert ep.ctl(ADD, pair.s.fd, EV_IN, 1).err == "EEXIST"
+        assert ep.ctl(MOD, pair.s.fd, EV_IN, 6).ret == 0
+        assert ep.wait(2000) == [(6, EV_IN)]
+    assert pair.s.recv(3).ret == 3
+    pair.turns(5, 100)
+
+
+def test_a_child_changes_one_of_two_registrations(live):
+    """The other file, which the child leaves alone, goes on as it was."""
+    mine, shared = Set(live.server), Set(live.server)
+    for e in (mine, shared):
+        e.add(live.s.fd, EV_IN, e.fd)
+    child = live.server.fork()
+    assert child("epoll_ctl", shared.fd, DEL, live.s.fd, 0, 0).ret == 0
+    child.end()
+    assert live.server("wait", child.pid).ret == child.pid
+    live.c.sendall(3)
+    assert mine.wait(2000) == [(mine.fd, EV_IN)]
+    assert shared.wait(50) == []
+    assert live.s.recv(3).ret == 3
+    live.turns(5, 100)

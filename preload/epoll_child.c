@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * An epoll file that a forked child has inherited.
+ *
+ * The kernel's objects are shared with the parent, the records are not: the child has a copy of them
+ * as they were at the fork, and never edits the inner set.  What it uses goes back to TCP, in family
+ * memory, so that the parent sees it, and into the outer set, whose registrations are both processes'.
+ */
+#include <errno.h>
+#include "epoll.h"
+#include "fdtab.h"
+#include "mem.h"
+#include "ready.h"
+
+#define CHANGED_ALL	UINT16_MAX	/* several files */
+
+/* Which file, in the 16 bits that a flow has for it; two that share them cost one registration a system call. */
+static uint16_t file_mark(const struct xr_epoll *ep)
+{
+	return (uint16_t)(ep->token % (CHANGED_ALL - 1) + 1);
+}
+
+/*
+ * The parent's epoll_wait finds the flow on TCP and gets EEXIST; or does not come by here at all,
+ * since it waits for the child to end.
+ */
+void xr_ep_adopt(struct xr_epoll *ep)
+{
+	struct xr_epreg *r;
+	uint32_t i;
+
+	if (ep->adopted || xr_ep_big_lock())
+		return;
+	if (ep->adopted) {
+		xr_ep_big_unlock();
+		return;
+	}
+	ep->adopted = 1;
+	xr_ep_big_unlock();
+	for (i = 0; i < ep->nbuckets; i++)
+		for (r = ep->bucket[i]; r; r = r->hash_next) {
+			if (!r->attached || xr_fd_flow(r->fd) != r->flow)
+				continue;
+			xr_flow_retreat(r->flow, r->fd, XR_REASON_FORKED, 1000000000u);
+			if (!r->fired && !r->absent && !xr_ep_child_changed(r))
+				xr_ep_sys_ctl(ep->outer, EPOLL_CTL_ADD, r->fd, r->events, r->data);
+		}
+	xr_store_relaxed(&ep->attached, 0);
+}
+
+/* As it was at the fork; by flow, since what a flow knows of its own is the parent's. */
+static const struct xr_epreg *reg_at_fork(struct xr_epoll *ep, struct xr_flow *f, int fd)
+{
+	const struct xr_epreg *r;
+
+	for (r = xr_ep_bucket(ep, f); r; r = r->hash_next)
+		if (r->flow == f && r->fd == fd)
+			return r;
+	return NULL;
+}
+
+/*
+ * The registration changes for both processes.  So the flow goes to TCP for good, where the kernel's
+ * set is all there is to know: the parent drops its record when it next comes by, and only then, since
+ * it may be asleep in a call that is no hook.
+ */
+int xr_ep_child_ctl(struct xr_epoll *ep, int epfd, int op, int fd, struct xr_flow *f, struct epoll_event *ev)
+{
+	const struct xr_epreg *r = reg_at_fork(ep, f, fd);
+	/* in the parent's inner set, or about to be, or fired and in none: the kernel knows it not */
+	int away = (xr_load_acquire(&f->path) & XR_PATH_FABRIC) || xr_flow_up(f) || (r && r->parked), e;
+	uint16_t none = 0;
+
+	/* before it is on TCP: the parent, which may be what brings it there, leaves the outer set alone */
+	if (!xr_cas(&f->epoll_child, &none, file_mark(ep)) && none != file_mark(ep))
+		xr_store_release(&f->epoll_child, CHANGED_ALL);
+	xr_flow_hand_over(f, fd, XR_REASON_INHERITED, XR_HANDOVER_WAIT_NS);
+	/* one that the parent had removed is in no set either */
+	away &= !r || !r->absent;
+	if (op == EPOLL_CTL_ADD && away && r)
+		return -EEXIST;
+	e = xr_ep_sys_ctl(epfd, op, fd, ev ? ev->events : 0, ev ? ev->data.u64 : 0);
+	if (e != -ENOENT || !away)
+		return e;
+	return op == EPOLL_CTL_DEL ? 0 : xr_ep_sys_ctl(epfd, EPOLL_CTL_ADD, fd, ev->events, ev->data.u64);
+}
+
+int xr_ep_child_changed(const struct xr_epreg *r)
+{
+	uint16_t mark = xr_load_acquire(&r->flow->epoll_child);	/* pairs with xr_ep_child_ctl */
+
+	return xr_unlikely(mark) && (mark == CHANGED_ALL || mark == file_mark(r->ep));
+}
+
+void xr_ep_child_forget(struct xr_flow *f)
+{
+	struct xr_epflow *ef;
+	struct xr_epreg *r, *next;
+
+	xr_epoll_flow_detach(f);
+	if (xr_ep_big_lock())
+		return;
+	ef = xr_ep_flow(f, 0);
+	for (r = ef ? ef->regs : NULL; r; r = next) {
+		struct xr_epoll *ep = r->ep;
+
+		next = r->flow_next;
+		/* attached: bytes are still on their way back to TCP */
+		if (r->attached || !xr_ep_child_changed(r) || xr_ep_lock(ep))
+			continue;
+		xr_ep_reg_free(r);
+		xr_ep_unlock(ep);
+	}
+	xr_ep_big_unlock();
+}
