@@ -143,21 +143,6 @@ struct xr_flow {
 	struct xr_flow_kids *kids;	/* forked children of the owner; family memory, may be NULL */
 };
 
-/*
- * Forked children hold every flow that their parent had.  A child is counted here, once,
- * until it lets go of a single one of them; then it counts itself in the procs of each.  Most
- * children do not: they end, or start another program.
- */
-#define XR_FLOW_KIDS	64		/* more are counted at once */
-
-struct xr_flow_kids {
-	_Atomic uint32_t forks;		/* so far */
-	_Atomic uint32_t used;		/* of serial[] */
-	_Atomic uint32_t left;		/* flows that the owner let go of while children held them */
-	_Atomic uint32_t serial[XR_FLOW_KIDS];	/* which fork made the child; 0: none */
-	_Atomic uint64_t pid[XR_FLOW_KIDS];	/* serial:32 | its pid, as the owner knows it */
-};
-
 struct xr_epoll;
 
 /* The one registration of a flow that never moved: epoll_young.c. */
@@ -369,6 +354,7 @@ uint32_t xr_flow_owes(struct xr_flow *f, int fd);
 /* This process has brought a flow of an ancestor back to TCP; in its own children 0. */
 extern uint32_t xr_flow_touched;
 
+#include "flow_kids.h"
 #include "links.h"
 
 /* ---- between flow*.c and upgrade.c ----------------------------------------- */
@@ -576,20 +562,6 @@ extern int xr_active;			/* 0: pass everything through (disabled, or not yet init
 int xr_flow_init(void);
 /* After fork in the child: forgets links, limbo, handshakes. */
 void xr_flow_forked(void);
-/* Before fork: counts the child as a holder (after a failed fork: undo = 1). */
-void xr_flow_fork_prepare(int undo);
-/* After fork, in the parent. */
-void xr_flow_kid_is(int pid);
-/* Children that were killed let go of what they held.  For the owner of the slab. */
-void xr_flow_kids_reap(void);
-/* 1: this process may be the last one to hold a flow of its parent's. */
-int xr_flow_kid_heir(void);
-/* In the child, while the slab is the parent's still. */
-void xr_flow_kid_begin(void);
-/* This process is about to let go of this flow, or of some (NULL): it counts in each from now on. */
-void xr_flow_kid_counts(struct xr_flow *f);
-/* Processes that may hold the flow: an upper bound. */
-uint32_t xr_flow_holders(const struct xr_flow *f);
 /* Rate-limited house-keeping (closed flows whose peer is done, dead links); any hook may call it. */
 void xr_flow_sweep_now(void);
 extern _Atomic uint32_t xr_care_kids;	/* processes of ours to be collected: caretaker.c */
@@ -605,10 +577,6 @@ static inline void xr_flow_sweep(void)
 
 /* After a sleep that began at `now`: the same, some times a second at most. */
 void xr_flow_sweep_slept(uint64_t now);
-/* At its exit. */
-void xr_flow_kid_exit(void);
-/* At the exit of a child that never came to xr_flow_kid_begin.  0: there is more to do. */
-int xr_flow_kid_leave(void);
 /* exit(), _exit(), destructor: END on everything that this process alone holds. */
 void xr_flow_exit(void);
 
