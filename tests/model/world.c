@@ -60,6 +60,9 @@ static void store_now(volatile void *p, uint64_t v, uint64_t size)
 	case 1:
 		*(volatile uint8_t *)p = (uint8_t)v;
 		break;
+	case 2:
+		*(volatile uint16_t *)p = (uint16_t)v;
+		break;
 	case 4:
 		*(volatile uint32_t *)p = (uint32_t)v;
 		break;
