@@ -396,6 +396,8 @@ static int wait_both(struct ep_wait *w, int rest, const sigset_t *sigmask, int m
 		r = xr_ep_collect(ep, w->evs + w->n, w->max - w->n, rest, w->round);
 		if (r > 0)
 			w->n += r;
+		else if (xr_unlikely(r == -EFAULT))
+			w->n = w->n ? w->n : r;
 		/* what it found may be that a flow is back with the kernel */
 		else if (must_look && !w->n)
 			w->n = wait_look(w, sigmask);

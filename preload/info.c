@@ -83,7 +83,8 @@ static void info_rx(struct xr_flow *f, int fd, struct share *s, int locked)
 		}
 	}
 	s->on = state == XR_RX_RING;
-	s->ended = s->on && (xr_flow_peer_state(f) & (XR_DIR_ENDED | XR_DIR_CLOSED));
+	/* as soon as the peer says so, wherever the reader is: TCP has the FIN before its bytes are read */
+	s->ended = state != XR_RX_TCP && (xr_flow_peer_state(f) & (XR_DIR_ENDED | XR_DIR_CLOSED));
 	/* the peer's word, and its clock: looked at, and bounded, below */
 	if (s->on)
 		s->at = xr_load_relaxed(&f->rx.dir->sent_at);

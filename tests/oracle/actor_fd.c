@@ -321,7 +321,7 @@ long do_bad(const struct op *o, struct res *r)
 	case 41: return recv(fd, NULL, 10, MSG_DONTWAIT | MSG_PEEK);
 	case 42: return send(fd, a.hole, 10, MSG_NOSIGNAL | MSG_DONTWAIT);
 	case 43: return writev(fd, &hole, 1);
-	case 44: return writev(fd, mixed, 2);
+	case BAD_WRITEV_MIXED: return writev(fd, mixed, 2);
 	case 45: return recvmsg(fd, NULL, MSG_DONTWAIT);
 	case 46: return sendmsg(fd, NULL, MSG_DONTWAIT | MSG_NOSIGNAL);
 	case 47: return readv(fd, (struct iovec *)a.hole, 1);

@@ -25,7 +25,7 @@ enum ioctl_call {
 };
 
 /* Of do_bad. */
-enum { BAD_EPWAIT = 57, BAD_EPWAIT_TOP = 65, BAD_CALLS = 68 };
+enum { BAD_WRITEV_MIXED = 44, BAD_EPWAIT = 57, BAD_EPWAIT_TOP = 65, BAD_CALLS = 68 };
 
 static inline int send_has_flags(int call)
 {

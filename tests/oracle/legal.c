@@ -149,13 +149,16 @@ static int edges_differ_only(const struct regs *g, const struct op *o, const str
 		return 0;
 	for (i = 0; i < q->nextra && q->ret > 0; i++) {
 		if (q->extra[i] >> 32 & EP_NESTED) {
-			nested = 1;
+			nested++;
 			continue;
 		}
 		slot = (int)(q->extra[i] >> 32 & 0xff);
 		if (!has_event(p, q->extra[i]) && !(events[slot] & EPOLLET) && !cut)
 			return 0;
 	}
+	/* who was shown nothing but a set that is empty has left his sleep for it, before there was more to see */
+	if (o->thread && q->ret > 0 && nested == q->ret)
+		return legal(LEGAL_NESTED);
 	for (i = 0; i < p->nextra && p->ret > 0; i++) {
 		if (p->extra[i] >> 32 & EP_NESTED) {
 			if (find_event(q, p->extra[i] >> 32) < 0 && !cut &&
