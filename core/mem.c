@@ -143,7 +143,7 @@ static _Atomic uint32_t mem_nours;
 #define MEM_FD_TOP	8192u	/* fork copies a table as large as the highest number */
 #define MEM_FD_SHARE	8u	/* where the program cannot be spared: this part of its limit, no more */
 
-_Atomic uint32_t xr_fd_press = UINT32_MAX;
+XR_NEAR _Atomic uint32_t xr_fd_press = UINT32_MAX;
 
 /*
  * Numbers at and above the soft limit are none of the program's: the limit is one of numbers,

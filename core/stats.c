@@ -21,7 +21,7 @@
 /* What is counted before, without, or after a segment. */
 static struct xr_stats_segment stats_private __attribute__((aligned(4096)));
 
-struct xr_stats_segment *xr_stats_seg = &stats_private;
+XR_NEAR struct xr_stats_segment *xr_stats_seg = &stats_private;
 
 enum { /* of stats_state; an errno (negative) after a failure */
 	STATS_NONE,

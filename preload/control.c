@@ -16,7 +16,7 @@
 #include "log.h"
 #include "tune.h"
 
-_Atomic uint32_t xr_control_seen, xr_control_tune_seen;
+XR_NEAR _Atomic uint32_t xr_control_seen, xr_control_tune_seen;
 static _Atomic int control_fifo = -1;	/* -1: not tried, -2: there is none */
 static char control_path[512];
 
@@ -92,6 +92,7 @@ void xr_control_tune(void)
 			/* relaxed: pairs with xr_tuned(), which orders nothing */
 			xr_store_relaxed((_Atomic uint64_t *)xr_tune_field(&xr_cfg, k), v - 1);
 	}
+	xr_flow_tuned();
 	xr_store_relaxed(&xr_control_tune_seen, now);
 }
 

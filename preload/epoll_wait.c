@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <sys/syscall.h>
 #include "control.h"
-#include "epoll.h"
+#include "epoll_young.h"
 #include "fdtab.h"
 #include "mem.h"
 #include "ready.h"
@@ -515,45 +515,19 @@ int xr_epoll_wait(int epfd, struct epoll_event *evs, int max, uint64_t deadline,
 	return wait_all(&w);
 }
 
-static int told(const struct xr_epoll *ep, const struct epoll_event *evs, int n)
+int xr_epoll_wait_moved(struct xr_epoll *ep, int epfd, struct epoll_event *evs, int max, int ms,
+			const sigset_t *sigmask, struct xr_signal_mark mark, int first, uint64_t begun)
 {
-	int i;
-
-	for (i = 0; i < n; i++)
-		if (xr_unlikely(evs[i].data.u64 == ep->token))
-			return 1;
-	return 0;
-}
-
-int xr_epoll_wait_ms(int epfd, struct epoll_event *evs, int max, int ms, const sigset_t *sigmask)
-{
-	struct xr_epoll *ep = xr_fd_epoll(epfd);
-	uint64_t begun = ms > 0 ? xr_now_tick() : 0, deadline;
-	struct xr_signal_mark mark = xr_signal_mark();
-	int first = INT_MIN, saved = errno;
-
-	/* the call of a program of which nothing has moved: the kernel's, and a look at its answer */
-	if (xr_likely(ep && ep->gen == xr_ep_gen && !xr_load_relaxed(&ep->dirty))) {
-		/* as in wait_plain */
-		xr_fetch_add(&ep->plain, 1);
-		if (xr_likely(!xr_load_acquire(&ep->attached))) {
-			first = xr_real.epoll_pwait(epfd, evs, max, ms, sigmask);
-			if (first < 0)
-				first = -errno;
-		}
-		xr_fetch_sub(&ep->plain, 1);
-		if (first >= 0 && !told(ep, evs, first))
-			return first;
-		errno = saved;
-	}
 	/* while nothing has moved the kernel keeps the time, and ours need not be told exactly */
-	deadline = ms <= 0 ? 0 : (uint64_t)ms * 1000000u +
-		   (first == INT_MIN ? xr_now_ns() : begun + xr_tick_ns());
-
+	uint64_t deadline = ms <= 0 ? 0 : (uint64_t)ms * 1000000u + (begun ? begun + xr_tick_ns() : xr_now_ns());
 	struct ep_wait w = {
 		.ep = ep, .evs = evs, .sigmask = sigmask, .deadline = deadline, .epfd = epfd, .max = max,
 		.has_deadline = ms >= 0, .first = first, .mark = mark, .ms = ms > 0 && first == INT_MIN ? ms : 0,
 	};
+	int r = wait_all(&w);
 
-	return wait_all(&w);
+	if (r >= 0)
+		return r;
+	errno = -r;
+	return -1;
 }

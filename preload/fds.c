@@ -35,13 +35,12 @@ static int name_another(struct xr_flow *f, int fd)
 	return 0;
 }
 
-void xr_fds_fresh(int fd)
+void xr_fds_stale(int fd)
 {
 	uintptr_t e = xr_fd_entry(fd);
 	struct xr_flow *f;
 
-	xr_spare_check(fd);
-	if (xr_likely(!e) || xr_vfork_depth)
+	if (!e || xr_vfork_depth)
 		return;
 	xr_fork_check();
 	/* closed behind our back: there is nothing left to say to the peer */
@@ -88,6 +87,18 @@ static void close_registered(struct xr_flow *f, int fd)
 		xr_flow_stay_tcp(f, fd, XR_REASON_EPOLL_EXCLUSIVE);
 }
 
+/* Nothing refers to the flow any more: what is to be done before the real close. */
+static void close_last(struct xr_flow *f, int fd)
+{
+	/* nothing was begun, nothing is owed, nobody is to be told */
+	if (!f->link && !xr_flow_up(f) && !f->st && !xr_load_relaxed(&f->own->regs)) {
+		xr_fetch_sub(&f->procs, 1);
+		return;
+	}
+	xr_epoll_flow_closed(f);
+	xr_flow_last_close(f, fd);
+}
+
 struct xr_fds_closing xr_fds_close_begin(int fd)
 {
 	struct xr_fds_closing c = { xr_fd_entry(fd), 0 };
@@ -110,15 +121,8 @@ struct xr_fds_closing xr_fds_close_begin(int fd)
 		return c;
 	xr_flow_kid_counts(f);
 	c.last = let_go(f, fd);
-	if (!c.last)
-		return c;
-	/* most connections: nothing was begun, nothing is owed, nobody is to be told */
-	if (xr_likely(!f->link && !xr_flow_up(f) && !f->st && !f->own->regs)) {
-		xr_fetch_sub(&f->procs, 1);
-		return c;
-	}
-	xr_epoll_flow_closed(f);
-	xr_flow_last_close(f, fd);
+	if (c.last)
+		close_last(f, fd);
 	return c;
 }
 
@@ -148,6 +152,47 @@ int xr_fds_close(int fd)
 	xr_fds_close_end(c);
 	errno = saved;
 	return r;
+}
+
+/* The entry was taken out, and with it the last descriptor. */
+static __attribute__((noinline)) int close_rest(struct xr_flow *f, int fd, uintptr_t e, int last)
+{
+	struct xr_fds_closing c = { e, last };
+	int r, saved = errno;
+
+	if (!last)
+		c.last = let_go(f, fd);
+	if (c.last)
+		close_last(f, fd);
+	r = xr_real.close(fd);
+	if (!r)
+		errno = saved;
+	saved = errno;
+	xr_fds_close_end(c);
+	errno = saved;
+	return r;
+}
+
+XR_HOT int xr_fds_close_any(int fd, uintptr_t e)
+{
+	struct xr_flow *f = entry_flow(e);
+	uint32_t one = 1;
+
+	/* most connections: nothing was begun, nothing is owed, nobody is to be told */
+	if (xr_unlikely(!f || !xr_process_calm() || f->owner_pid != xr_mem_pid || f->link || f->st ||
+			xr_flow_up(f) || xr_load_relaxed(&f->own->regs) || f->priv->orphan >= 0 ||
+			xr_load_relaxed(&f->priv->fds) != 1))
+		return (int)xr_ret(xr_fds_close(fd));
+	/* another thread was first */
+	if (xr_unlikely(!xr_fd_swap(fd, e, NULL, XR_FD_NONE)))
+		return (int)xr_ret(xr_fds_close(fd));
+	/* another one makes a duplicate of it */
+	if (xr_unlikely(!xr_cas(&f->priv->fds, &one, 0)))
+		return close_rest(f, fd, e, 0);
+	if (xr_unlikely(!xr_flow_drop(f)))
+		return close_rest(f, fd, e, 1);
+	/* the flow is gone before its descriptor, of which nobody can learn here any more */
+	return xr_real.close(fd);
 }
 
 uintptr_t xr_fds_dup_begin(int fd, int low)

@@ -10,7 +10,7 @@
 #include "caretaker.h"
 #include "control.h"
 #include "fdtab.h"
-#include "flow.h"
+#include "flow_young.h"
 #include "hold.h"
 #include "log.h"
 #include "mem.h"
@@ -21,26 +21,9 @@ XR_FORK_DATA struct xr_flow_slab xr_slab;
 uint8_t xr_uuid[16];
 _Atomic uint32_t xr_flow_refused;
 
-void xr_slab_lock(void)
-{
-	uint32_t free;
-
-	for (;;) {
-		free = 0;
-		if (xr_cas(&xr_slab.lock, &free, 1))
-			return;
-		xr_sys0(SYS_sched_yield);
-	}
-}
-
-void xr_slab_unlock(void)
-{
-	/* release: pairs with the cas of the next holder */
-	xr_store_release(&xr_slab.lock, 0);
-}
-
 /* ---- slab ---------------------------------------------------------------- */
 
+#define KIDS_ROOM	XR_ALIGN(sizeof(struct xr_flow_kids), (size_t)XR_PAIRLINE)
 #define SLAB_SHARE	16u	/* of a limit of address space: the program wants it itself */
 
 static size_t slab_flows(size_t slots)
@@ -68,9 +51,11 @@ int xr_flow_init(void)
 	r = xr_random(xr_uuid, sizeof(xr_uuid));
 	if (r)
 		return r;
-	s->flow = xr_map_family(n * sizeof(*s->flow) + sizeof(*s->kids));
-	if (!s->flow)
+	/* in the page of the first flows, since each asks for the count of forks */
+	s->kids = xr_map_family(KIDS_ROOM + n * sizeof(*s->flow));
+	if (!s->kids)
 		return -ENOMEM;
+	s->flow = (struct xr_flow *)(void *)((char *)s->kids + KIDS_ROOM);
 	s->priv = xr_map_private(n * sizeof(*s->priv));
 	if (!s->priv)
 		goto unmap_flow;
@@ -86,13 +71,12 @@ int xr_flow_init(void)
 			goto unmap_meta;
 	}
 	xr_shm_budget(xr_cfg.max_memory);
-	s->kids = (struct xr_flow_kids *)(void *)(s->flow + n);
 	s->max = (uint32_t)n;
 	s->slots = (uint32_t)slots;
 	s->fresh = 0;
-	s->live = 0;
 	s->free = UINT32_MAX;
 	s->limbo = UINT32_MAX;
+	xr_flow_tuned();
 	/* pid last: a slab of another process is never taken for ours */
 	s->pid = xr_getpid();
 	return 0;
@@ -104,100 +88,9 @@ unmap_own:
 unmap_priv:
 	xr_unmap(s->priv, n * sizeof(*s->priv));
 unmap_flow:
-	xr_unmap(s->flow, n * sizeof(*s->flow) + sizeof(*s->kids));
+	xr_unmap(s->kids, KIDS_ROOM + n * sizeof(*s->flow));
 	s->flow = NULL;
 	return -ENOMEM;
-}
-
-struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonblock)
-{
-	struct xr_flow_slab *s = &xr_slab;
-	struct xr_flow *f = NULL;
-	uint32_t i, gen;
-	int r;
-
-	if (!xr_active)
-		return NULL;
-	xr_slab_lock();
-	if (xr_unlikely(!s->flow || s->pid != xr_getpid())) {
-		r = xr_flow_init();
-		if (r) {
-			xr_slab_unlock();
-			xr_store_relaxed(&xr_flow_refused, r == -ENOMEM ? XR_REASON_LIMIT_MEMORY :
-						XR_REASON_RENDEZVOUS_FAILED);
-			return NULL;
-		}
-	}
-	i = s->free;
-	if (i != UINT32_MAX)
-		s->free = s->flow[i].next_free;
-	else if (s->fresh < s->max)
-		i = s->fresh++;
-	if (i != UINT32_MAX)
-		s->live++;
-	xr_slab_unlock();
-	if (i == UINT32_MAX) {
-		xr_store_relaxed(&xr_flow_refused, XR_REASON_LIMIT_FLOWS);
-		return NULL;
-	}
-	f = &s->flow[i];
-	gen = xr_load_relaxed(&f->gen);
-	/* the rest of a free flow is zero: flow_free saw to it, for flows that had a fabric */
-	memset(f, 0, offsetof(struct xr_flow, rx_lock));
-	xr_store_relaxed(&f->gen, gen + 1);
-	f->index = i;
-	f->owner_pid = s->pid;
-	xr_store_relaxed(&f->procs, 1);
-	f->kids = s->kids;
-	f->born = xr_load_relaxed(&s->kids->forks);
-	f->family = (uint8_t)family;
-	f->role = (uint8_t)role;
-	f->nonblock = nonblock != 0;
-	xr_store_relaxed(&f->reason, XR_REASON_YOUNG);
-	f->meta = s->meta + (size_t)i * s->slots;
-	f->priv = &s->priv[i];
-	f->own = &s->own[i];
-	xr_store_relaxed(&f->priv->fds, 1);
-	f->priv->fd = fd;
-	xr_store_relaxed(&f->priv->holds, 0);
-	f->priv->orphan = -1;
-	memset(f->own, 0, sizeof(*f->own));
-	xr_store_relaxed(&f->need_turns, UINT32_MAX);
-	xr_store_relaxed(&f->need_bytes, UINT64_MAX);
-	xr_stats_add(XR_STAT_FLOWS_OPENED, 1);
-	if (role == XR_FLOW_ACCEPT)
-		xr_flow_connecting(f, fd);
-	return f;
-}
-
-void xr_flow_connecting(struct xr_flow *f, int fd)
-{
-	uint64_t turns, bytes;
-
-	if (f->connected)
-		return;
-	xr_control_tuned();
-	turns = xr_tuned(&xr_cfg.upgrade_turns);
-	bytes = xr_tuned(&xr_cfg.upgrade_bytes);
-	if (f->role == XR_FLOW_UNSET) {
-		f->role = XR_FLOW_CONNECT;
-		/* the listening side first: the other end calls one turn later */
-		turns = turns > 1 ? turns - 1 : 1;
-		bytes = bytes / 2;
-	}
-	f->connected = 1;
-	if (f->upgrade_off) {
-		/* what was done to the socket before it was connected keeps it on TCP */
-		xr_flow_list(f, fd);
-		xr_stats_flow_reason(f->st, (enum xr_reason)f->reason);
-		if (!f->st)
-			xr_stats_unlisted((enum xr_reason)f->reason);
-		return;
-	}
-	xr_store_relaxed(&f->need_turns, (uint32_t)turns);
-	xr_store_relaxed(&f->need_bytes, bytes);
-	/* release: pairs with the hooks' acquire of path, the thresholds are set */
-	xr_store_release(&f->path, XR_PATH_COUNT);
 }
 
 /* On TCP for f->reason.  What is about to end, or no connection, is not worth a place in the list. */
@@ -234,49 +127,6 @@ void xr_flow_stay_tcp(struct xr_flow *f, int fd, enum xr_reason why)
 
 /* ---- accounting of kernel I/O -------------------------------------------- */
 
-/*
- * inside: the count of threads in such a call.  It falls after the bytes were added: who
- * finds nobody inside finds every byte accounted for.
- */
-static void flow_account(struct xr_flow *f, int fd, uint32_t dir, _Atomic uint64_t *total,
-			 _Atomic uint32_t *inside, ssize_t n)
-{
-	uint64_t sum = 0;
-
-	if (xr_likely(n > 0))
-		sum = atomic_fetch_add_explicit(total, (uint64_t)n, memory_order_relaxed) +
-		      (uint64_t)n;
-	xr_fetch_sub(inside, 1);
-	if (n <= 0)
-		return;
-	if (xr_load_relaxed(&f->last_dir) != dir) {
-		xr_store_relaxed(&f->last_dir, dir);
-		/* not an atomic addition, which costs more: a turn may be lost */
-		xr_store_relaxed(&f->turns, xr_load_relaxed(&f->turns) + 1);
-	}
-	sum += xr_load_relaxed(total == &f->tcp_tx ? &f->tcp_rx : &f->tcp_tx);
-	/* none: closed under a sleeping call, whose number may be somebody else's now */
-	if (xr_unlikely(xr_load_relaxed(&f->turns) >= xr_load_relaxed(&f->need_turns) ||
-			sum >= xr_load_relaxed(&f->need_bytes)) &&
-	    xr_load_relaxed(&f->priv->fds))
-		xr_upgrade_step(f, fd);
-}
-
-int xr_flow_tcp_rx_begin(struct xr_flow *f)
-{
-	/* full barrier: count, then look at path; the upgrade sets path, then looks at the count */
-	xr_fetch_add(&f->k_rx, 1);
-	if (xr_likely(!(xr_load_acquire(&f->path) & XR_PATH_RX)))
-		return 1;
-	xr_fetch_sub(&f->k_rx, 1);
-	return 0;
-}
-
-void xr_flow_tcp_rx_end(struct xr_flow *f, int fd, ssize_t n)
-{
-	flow_account(f, fd, 1, &f->tcp_rx, &f->k_rx, n);
-}
-
 int xr_flow_kpoll_begin(struct xr_flow *f)
 {
 	xr_fetch_add(&f->k_tx, 1);
@@ -296,25 +146,6 @@ void xr_flow_kpoll_end(struct xr_flow *f)
 	xr_fetch_sub(&f->k_tx, 1);
 }
 
-int xr_flow_tcp_tx_begin(struct xr_flow *f)
-{
-	/* as in xr_flow_tcp_rx_begin */
-	xr_fetch_add(&f->k_tx, 1);
-	if (xr_likely(!(xr_load_acquire(&f->path) & (XR_PATH_TX | XR_PATH_WITNESS))))
-		return 1;
-	if (!(xr_load_acquire(&f->path) & XR_PATH_TX)) {
-		xr_upgrade_witness(f);
-		return 1;
-	}
-	xr_fetch_sub(&f->k_tx, 1);
-	return 0;
-}
-
-void xr_flow_tcp_tx_end(struct xr_flow *f, int fd, ssize_t n)
-{
-	flow_account(f, fd, 2, &f->tcp_tx, &f->k_tx, n);
-}
-
 /* ---- release and limbo --------------------------------------------------- */
 
 static void flow_free(struct xr_flow *f)
@@ -324,7 +155,6 @@ static void flow_free(struct xr_flow *f)
 	xr_slab_lock();
 	f->next_free = s->free;
 	s->free = f->index;
-	s->live--;
 	xr_slab_unlock();
 }
 
@@ -404,10 +234,16 @@ static int flow_reclaim(struct xr_flow *f)
 		f->st = NULL;
 	}
 	if (moved) {
+		f->dir_off = 0;
 		flow_zero(f, rx_lock, tx_lock);
 		flow_zero(f, tx_lock, meta);
 		xr_unlock(&f->rx_lock);
 		xr_unlock(&f->tx_lock);
+	}
+	if (moved || xr_load_relaxed(&f->own->zc_used)) {
+		memset(&f->own->zc, 0, sizeof(f->own->zc));
+		xr_store_relaxed(&f->own->probed, 0);
+		xr_store_relaxed(&f->own->zc_used, 0);
 	}
 	flow_free(f);
 	return 1;
@@ -428,7 +264,9 @@ void xr_flow_release(struct xr_flow *f)
 
 void xr_flow_closed(struct xr_flow *f)
 {
-	xr_stats_add(XR_STAT_FLOWS_CLOSED, 1);
+	xr_slab_lock();
+	xr_count(&xr_stats_now()->counter[XR_STAT_FLOWS_CLOSED], 1);
+	xr_slab_unlock();
 	if (f->owner_pid != xr_getpid())
 		return;
 	/* a forked child may take the flow over (xr_fds_adopt), or drain what was left to it */
@@ -564,6 +402,5 @@ void xr_flow_forked(void)
 	xr_slab.limbo = UINT32_MAX;
 	xr_slab.free = UINT32_MAX;
 	xr_slab.fresh = 0;
-	xr_slab.live = 0;
 	xr_slab.pid = 0;
 }

@@ -21,6 +21,7 @@
 #ifndef XR_FLOW_H
 #define XR_FLOW_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -57,37 +58,35 @@ struct xr_tuple;
 struct xr_upgrade;			/* a handshake under way; private memory */
 
 struct xr_flow {
+	/* one line, all that a call on a young flow needs */
 	_Atomic uint32_t path;		/* XR_PATH_*; written with both locks held */
 	_Atomic uint32_t gen;		/* changes when the slot is re-used */
-	uint32_t index;			/* in the slab: the cookie peers know it by */
 	int owner_pid;			/* process that made it: releases and upgrades it */
-	_Atomic uint32_t procs;		/* processes that hold it: xr_flow_holders() has the rest */
-	uint8_t role, family, nonblock, connected;
-	_Atomic uint16_t reason;	/* enum xr_reason; relaxed: says nothing of anything else */
-	_Atomic uint8_t upgrade_off;	/* 1: never try (again); relaxed: what matters is decided under tx_lock */
-	uint8_t up_tries;		/* attempts that found nobody */
-	uint8_t returns;		/* retreats and failed returns lately: hysteresis */
-	uint8_t fails;			/* failed returns in a row */
-	uint8_t npast;			/* links in past[] */
-	uint8_t waited;			/* a hand-over has waited in vain */
-
+	_Atomic uint32_t need_turns;	/* the upgrade takes its next step at ... */
+	_Atomic uint64_t need_bytes;	/* ... or at so many bytes both ways */
 	/* accounting while XR_PATH_COUNT; relaxed adds */
 	_Atomic uint64_t tcp_tx, tcp_rx;
 	_Atomic uint32_t k_tx, k_rx;	/* threads inside kernel writes / reads and polls, sleeps included */
 	_Atomic uint32_t turns;		/* changes of direction; threads that meet lose some: a hint */
 	_Atomic uint16_t last_dir;	/* likewise */
 	_Atomic uint16_t epoll_child;	/* a child changed a registration: which file's (epoll_child.c); 0: none */
-	_Atomic uint32_t need_turns;	/* the upgrade takes its next step at ... */
-	_Atomic uint32_t zc_extra;	/* zerocopy.h: calls that the kernel did not number */
-	_Atomic uint64_t need_bytes;	/* ... or at so many bytes both ways */
-	uint64_t up_after;		/* ... but not before this time, ns */
-	uint64_t moved_ns;		/* when it came onto the fabric it is on, or was last on */
-	_Atomic(struct xr_upgrade *) up;	/* owner process only, changed and followed under tx_lock */
+	_Atomic uint16_t reason;	/* enum xr_reason; relaxed: says nothing of anything else */
+	uint8_t role, family, nonblock, connected;
+	_Atomic uint8_t upgrade_off;	/* 1: never try (again); relaxed: what matters is decided under tx_lock */
+	uint8_t up_tries;		/* attempts that found nobody */
 
-	/* options the fabric must honour itself; the kernel socket has them too */
-	uint64_t rcvtimeo_ns, sndtimeo_ns;	/* 0: none */
-	uint32_t rcvlowat;
+	/* another one, all else that its beginning and its end need */
+	uint32_t index;			/* in the slab: the cookie peers know it by */
+	_Atomic uint32_t procs;		/* processes that hold it: xr_flow_holders() has the rest */
 	uint32_t born;			/* forks of the owner before it was made */
+	uint32_t next_free;		/* slab free list or limbo, owner process */
+	_Atomic(struct xr_upgrade *) up;	/* owner process only, changed and followed under tx_lock */
+	/* fabric attachment: set with both locks held, constant while XR_PATH_FABRIC */
+	struct xr_shm_link *link;
+	uint64_t dir_off;		/* own direction block in the own arena */
+	struct xr_stats_flow *st;
+	struct xr_flow_priv *priv;	/* this process's side of it, same address after fork */
+	struct xr_flow_own *own;	/* the rest of that */
 
 	/* receive direction: rx_lock */
 	struct xr_lock rx_lock __attribute__((aligned(XR_PAIRLINE)));
@@ -100,7 +99,7 @@ struct xr_flow {
 	_Atomic uint32_t err;		/* errno that recv, send or SO_ERROR shall report once */
 	uint32_t rx_reset;		/* `err` was set: the peer died, or is a liar */
 	uint32_t rx_spin;		/* budget of busy waiting, owned by xr_spin */
-	uint32_t next_free;		/* slab free list or limbo, owner process; here because there is room */
+	_Atomic uint32_t zc_extra;	/* zerocopy.h: calls that the kernel did not number */
 	uint64_t rx_checked;		/* cycle count of the last look at the kernel socket */
 	struct xr_shm_rx rx;
 
@@ -131,17 +130,26 @@ struct xr_flow {
 	/* a traced send that is not consumed (flow_trace.c): its end in the stream of the ring, 0: none; its number */
 	uint64_t trace_end, trace_no;
 
-	/* fabric attachment: set with both locks held, constant while XR_PATH_FABRIC */
-	struct xr_shm_link *link __attribute__((aligned(XR_CACHELINE)));
-	uint64_t dir_off;		/* own direction block in the own arena */
-	uint32_t peer_cookie;		/* what the peer calls its end of the flow */
+	/* as `link` */
+	uint32_t peer_cookie __attribute__((aligned(XR_CACHELINE)));	/* what the peer calls its end of the flow */
 	uint32_t peer_dir_gen;		/* generation of the peer's direction block when attached */
-	struct xr_stats_flow *st;
+	/* the slot's own, from its first use on */
 	struct xr_shm_meta *meta;	/* slots' worth, family memory */
-	struct xr_flow_priv *priv;	/* this process's side of it, same address after fork */
-	struct xr_flow_own *own;	/* the rest of that */
 	struct xr_flow_kids *kids;	/* forked children of the owner; family memory, may be NULL */
+
+	uint64_t up_after;		/* no step of the upgrade before this time, ns */
+	uint64_t moved_ns;		/* when it came onto the fabric it is on, or was last on */
+	/* options the fabric must honour itself; the kernel socket has them too */
+	uint64_t rcvtimeo_ns, sndtimeo_ns;	/* 0: none */
+	uint32_t rcvlowat;
+	uint8_t returns;		/* retreats and failed returns lately: hysteresis */
+	uint8_t fails;			/* failed returns in a row */
+	uint8_t npast;			/* links in past[] */
+	uint8_t waited;			/* a hand-over has waited in vain */
 };
+
+_Static_assert(offsetof(struct xr_flow, index) == XR_CACHELINE, "a call on a young flow needs one line");
+_Static_assert(offsetof(struct xr_flow, rx_lock) == 2 * XR_CACHELINE, "its beginning and its end one more");
 
 struct xr_epoll;
 
@@ -168,16 +176,22 @@ struct xr_flow_priv {
 
 /* Private to each process, of no use to a child: it finds zeros. */
 struct xr_flow_own {
-	uint16_t unlisted;		/* counted as a connection that cannot be listed */
+	_Atomic(void *) regs;		/* epoll registrations: epoll.c; written under its lock, others look */
+	struct xr_flow_young young;
+	uint8_t unlisted;		/* counted as a connection that cannot be listed */
+	_Atomic uint8_t zc_used;	/* there are counts in zc */
 	uint16_t offered;		/* over links, in vain: the next attempt opens the name; tx_lock */
 	uint8_t not_dir, is_dir;	/* nobody in the run directory has its other end; it goes that way; tx_lock */
 	uint32_t shown;			/* in a child: what the parent's list says of its flow (policy.c) */
+
+	/* of no use to most connections, and cleared after those that it was of use to */
 	/* zerocopy.h: numbers that the kernel gave, and told; sends under way; first:32 | n:32 that we gave */
-	struct xr_zc { _Atomic uint32_t sent, done, hold; _Atomic uint64_t told; } zc;
+	struct xr_zc { _Atomic uint32_t sent, done, hold; _Atomic uint64_t told; } zc
+		__attribute__((aligned(XR_CACHELINE)));
 	_Atomic uint64_t probed;	/* what had been received at the last look at an idle flow */
-	_Atomic(void *) regs;		/* epoll registrations: epoll.c; written under its lock, others look */
-	struct xr_flow_young young;	/* with what is above, one line and a half for most connections */
 };
+
+_Static_assert(offsetof(struct xr_flow_own, zc) == XR_CACHELINE, "most connections need one line");
 
 /* ---- life ---------------------------------------------------------------- */
 
@@ -188,7 +202,7 @@ struct xr_flow_own {
 struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, int nonblock);
 extern _Atomic uint32_t xr_flow_refused;	/* enum xr_reason */
 
-/* connect() succeeded or began (EINPROGRESS). */
+/* connect() succeeded or began (EINPROGRESS), or is about to. */
 void xr_flow_connecting(struct xr_flow *f, int fd);
 
 /* This flow will never be upgraded; counts the reason.  Retreats first when it is on a fabric. */
@@ -364,19 +378,15 @@ struct xr_flow_slab {
 	struct xr_flow_priv *priv;	/* private memory */
 	struct xr_flow_own *own;	/* private memory that a child does not get */
 	struct xr_shm_meta *meta;	/* family memory */
-	struct xr_flow_kids *kids;	/* behind the flows */
+	struct xr_flow_kids *kids;	/* before the flows */
 	struct xr_flow_far *far;	/* family memory; NULL: nothing goes to other hosts */
 	uint32_t max, slots;		/* flows; ring slots of each */
 	uint32_t fresh, free;		/* never used from here on; head of the free list */
 	uint32_t limbo;			/* closed here, the peer may still read */
-	uint32_t live;
 	_Atomic uint32_t lock;
 	int pid;
 };
 extern struct xr_flow_slab xr_slab;
-void xr_slab_lock(void);
-void xr_slab_unlock(void);
-
 /* The slab is address space that a program under RLIMIT_AS may want itself. */
 _Static_assert(sizeof(struct xr_flow) <= 640, "a flow grows by lines, times max_flows");
 

@@ -128,7 +128,7 @@ static void kid_end(void)
 	kid.serial = NULL;
 }
 
-void xr_flow_kid_counts(struct xr_flow *f)
+XR_HOT void xr_flow_kid_counts(struct xr_flow *f)
 {
 	if (xr_likely(!kid.serial) || (f && !kid_has(f)))
 		return;

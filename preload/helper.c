@@ -42,7 +42,7 @@ static char helper_dir[256];
 
 /* Guards the list below, the reading of the pair, and the making of links.  Never waited for. */
 static XR_FORK_DATA struct xr_lock helper_lock;
-static XR_FORK_DATA struct helper_wait {
+static struct helper_wait {
 	uint64_t id;		/* 0: free */
 	uint32_t come;
 	struct xr_bridge_answer a;
@@ -147,6 +147,8 @@ static void *helper_main(void *arg)
 
 	/* no hook has any business with what this thread does */
 	xr_helper_thread = 1;
+	/* relaxed: of threads this one alone is meant */
+	xr_store_relaxed(&xr_helper_any, 1);
 	xr_vfork_depth = 1;
 	xr_sys2(SYS_prctl, PR_SET_NAME, "xrdma-helper");
 	r = helper_apart(cmd);

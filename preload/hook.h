@@ -15,10 +15,11 @@
 #include <stdint.h>
 #include "atomic.h"
 #include "fdtab.h"
-#include "flow.h"
+#include "flow_young.h"
 #include "mem.h"
 #include "process.h"
 #include "real.h"
+#include "spare.h"
 #include "zerocopy.h"
 
 #define XR_HOOK		__attribute__((visibility("default")))
@@ -61,6 +62,34 @@ static inline struct xr_flow *xr_hook_flow(int fd)
 
 /* The part of a hook that is not for other files; keeps the stack frame out of the rest. */
 #define XR_SLOW		static __attribute__((noinline))
+/* The part before it, for young flows. */
+#define XR_YOUNG	static inline __attribute__((always_inline))
+
+/* The kernel carries it in both directions, for this process alone, and it may move one day. */
+static inline int xr_hook_young(const struct xr_flow *f)
+{
+	return xr_load_acquire(&f->path) == XR_PATH_COUNT && f->owner_pid == xr_mem_pid && xr_process_calm();
+}
+
+/*
+ * One read (write) on a flow that may be young, as most are to their end: then what XR_CARRY would do
+ * at last, without all that goes before.  n: the kernel's call is as long as that; errno is its own.
+ */
+#define XR_CARRY_YOUNG(f, fd, DIR, kernel, otherwise)					\
+	__extension__({									\
+		uint32_t young_gen = xr_load_relaxed(&(f)->gen);			\
+		ssize_t young_n;							\
+											\
+		if (xr_likely(xr_hook_young(f)) && xr_likely(XR_FLOW_##DIR##_BEGIN(f))) {	\
+			young_n = (kernel);						\
+			/* not closed while it slept, and by now another connection's */	\
+			if (xr_likely(xr_load_relaxed(&(f)->gen) == young_gen))		\
+				XR_FLOW_##DIR##_END(f, fd, young_n);			\
+		} else {								\
+			young_n = (otherwise);						\
+		}									\
+		young_n;								\
+	})
 
 /*
  * One read (write) on a flow: `fabric` when a fabric carries the direction, else
@@ -150,15 +179,22 @@ ssize_t xr_hook_sendmsg(struct xr_flow *f, int fd, const struct msghdr *mh, int 
 
 /* Flags that the kernel must see: the flow stays on (returns to) TCP. */
 #define XR_SEND_KERNEL	(MSG_OOB | MSG_FASTOPEN)
+/* Those with which a call on a young flow is not like all others. */
+#define XR_SEND_OTHER	(XR_SEND_KERNEL | MSG_ZEROCOPY)
+#define XR_RECV_OTHER	(MSG_OOB | MSG_ERRQUEUE | MSG_PEEK)
 
 void xr_hook_send_kernel(struct xr_flow *f, int fd, int flags);
 
 /* ---- descriptors (fds.c) ------------------------------------------------- */
 
 /* The kernel has just returned fd as new: what the table says about it is out of date. */
-void xr_fds_fresh(int fd);
+static inline void xr_fds_fresh(int fd);
+/* There is an entry, which is. */
+void xr_fds_stale(int fd);
 /* close(2) of a descriptor that has an entry, whatever it is.  0 or -errno. */
 int xr_fds_close(int fd);
+/* The same with the result as libc gives it: e is the entry. */
+int xr_fds_close_any(int fd, uintptr_t e);
 /* The two halves around a real call that closes fd as a side effect. */
 struct xr_fds_closing { uintptr_t entry; int last; };
 struct xr_fds_closing xr_fds_close_begin(int fd);
@@ -172,5 +208,12 @@ void xr_fds_retreat(struct xr_flow *f, enum xr_reason why);
 void xr_fds_far_look(struct xr_flow *f);
 /* After I/O on an inherited flow: makes it one of this process when nobody else has it. */
 void xr_fds_adopt(struct xr_flow *f, int fd);
+
+static inline void xr_fds_fresh(int fd)
+{
+	xr_spare_check(fd);
+	if (xr_unlikely(xr_fd_entry(fd)))
+		xr_fds_stale(fd);
+}
 
 #endif

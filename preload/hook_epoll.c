@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* epoll: the work is in epoll.c, for epoll files made through these hooks. */
 #include "hook.h"
+#include "epoll_young.h"
 #include "ready.h"
 #include "spare.h"
 #include "user.h"
@@ -37,7 +38,9 @@ static inline struct xr_epoll *known(int epfd)
 {
 	struct xr_epoll *ep = xr_fd_epoll(epfd);
 
-	if (!ep || xr_unlikely(xr_vfork_depth))
+	if (xr_likely(xr_process_calm()))
+		return ep;
+	if (!ep || xr_vfork_depth)
 		return NULL;
 	xr_fork_check();
 	return ep;
@@ -67,7 +70,7 @@ XR_SLOW int ctl_flow(struct xr_flow *f, int epfd, int op, int fd, struct epoll_e
 	return r;
 }
 
-XR_HOOK int epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
+XR_HOOK XR_HOT int epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 {
 	struct xr_flow *f = xr_fd_flow(fd);
 	struct xr_epoll *ep;
@@ -75,40 +78,44 @@ XR_HOOK int epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 
 	if (f) {
 		/* what can never move needs no record: the kernel's is all there is to know */
-		if (xr_flow_settled(f))
+		if (xr_unlikely(xr_load_relaxed(&f->upgrade_off)) && xr_flow_settled(f))
 			return xr_real.epoll_ctl(epfd, op, fd, ev);
 		ep = known(epfd);
 		r = ep ? xr_epoll_ctl_young(ep, epfd, op, fd, f, ev) : 1;
 		if (xr_likely(r != 1))
-			return (int)xr_ret(r);
+			return r;
 	}
 	return ctl_flow(f, epfd, op, fd, ev);
 }
 
 /* What is no room for events at all is for the kernel to refuse. */
-static int carried(int epfd, const struct epoll_event *ev, int max)
+static inline struct xr_epoll *carried(int epfd, const struct epoll_event *ev, int max)
 {
-	return known(epfd) && max > 0 && (size_t)max <= INT_MAX / sizeof(*ev) &&
-	       xr_user_range(ev, (size_t)max * sizeof(*ev));
+	struct xr_epoll *ep = known(epfd);
+
+	return ep && max > 0 && (size_t)max <= INT_MAX / sizeof(*ev) &&
+	       xr_user_range(ev, (size_t)max * sizeof(*ev)) ? ep : NULL;
 }
 
-XR_HOOK int epoll_wait(int epfd, struct epoll_event *ev, int max, int timeout)
+XR_HOOK XR_HOT int epoll_wait(int epfd, struct epoll_event *ev, int max, int timeout)
 {
-	if (!carried(epfd, ev, max))
-		return xr_real.epoll_wait(epfd, ev, max, timeout);
-	return (int)xr_ret(xr_epoll_wait_ms(epfd, ev, max, timeout, NULL));
+	struct xr_epoll *ep = carried(epfd, ev, max);
+
+	return xr_likely(ep != NULL) ? xr_epoll_wait_ms(ep, epfd, ev, max, timeout, NULL) :
+				       xr_real.epoll_wait(epfd, ev, max, timeout);
 }
 
 XR_HOOK int epoll_pwait(int epfd, struct epoll_event *ev, int max, int timeout,
 			const sigset_t *mask)
 {
+	struct xr_epoll *ep = carried(epfd, ev, max);
 	sigset_t own;
 
-	if (!carried(epfd, ev, max))
+	if (!ep)
 		return xr_real.epoll_pwait(epfd, ev, max, timeout, mask);
 	if (mask && xr_mask_import(&own, mask))
 		return (int)xr_ret(-EFAULT);
-	return (int)xr_ret(xr_epoll_wait_ms(epfd, ev, max, timeout, mask ? &own : NULL));
+	return xr_epoll_wait_ms(ep, epfd, ev, max, timeout, mask ? &own : NULL);
 }
 
 XR_HOOK int epoll_pwait2(int epfd, struct epoll_event *ev, int max, const struct timespec *ts,

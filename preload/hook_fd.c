@@ -10,15 +10,16 @@ static int fd_is_ours(int fd)
 	return xr_fd_is_ours(fd) && !xr_helper_thread;
 }
 
-XR_HOOK int close(int fd)
+XR_HOOK XR_HOT int close(int fd)
 {
-	if (xr_likely(!xr_fd_entry(fd))) {
-		/* loops that close everything meet ours too */
-		if (xr_unlikely(fd_is_ours(fd)))
-			return (int)xr_ret(-EBADF);
-		return xr_real.close(fd);
-	}
-	return (int)xr_ret(xr_fds_close(fd));
+	uintptr_t e = xr_fd_entry(fd);
+
+	if (e)
+		return xr_fds_close_any(fd, e);
+	/* loops that close everything meet ours too */
+	if (xr_unlikely(fd_is_ours(fd)))
+		return (int)xr_ret(-EBADF);
+	return xr_real.close(fd);
 }
 
 XR_ALIAS(close) int __close(int fd);
@@ -156,7 +157,7 @@ XR_HOOK int dup3(int fd, int newfd, int flags)
 	return dup_over(fd, newfd, flags, 1);
 }
 
-static int hook_fcntl(__typeof__(fcntl) *real, int fd, int cmd, void *arg)
+static XR_HOT int hook_fcntl(__typeof__(fcntl) *real, int fd, int cmd, void *arg)
 {
 	struct xr_flow *f;
 	int r;
@@ -191,7 +192,7 @@ static int hook_fcntl(__typeof__(fcntl) *real, int fd, int cmd, void *arg)
 	}
 }
 
-XR_HOOK int fcntl(int fd, int cmd, ...)
+XR_HOOK XR_HOT int fcntl(int fd, int cmd, ...)
 {
 	va_list ap;
 	void *arg;
@@ -204,7 +205,7 @@ XR_HOOK int fcntl(int fd, int cmd, ...)
 
 XR_ALIAS(fcntl) int __fcntl(int fd, int cmd, ...);
 
-XR_HOOK int fcntl64(int fd, int cmd, ...)
+XR_HOOK XR_HOT int fcntl64(int fd, int cmd, ...)
 {
 	va_list ap;
 	void *arg;

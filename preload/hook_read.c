@@ -30,11 +30,16 @@ XR_SLOW ssize_t read_flow(struct xr_flow *f, int fd, void *buf, size_t n)
 	return XR_CARRY_RX(f, fd, read_buf(f, fd, buf, n), xr_real.read(fd, buf, n), n);
 }
 
-XR_HOOK ssize_t read(int fd, void *buf, size_t n)
+XR_YOUNG ssize_t read_young(struct xr_flow *f, int fd, void *buf, size_t n)
+{
+	return XR_CARRY_YOUNG(f, fd, RX, xr_real.read(fd, buf, n), read_flow(f, fd, buf, n));
+}
+
+XR_HOOK XR_HOT ssize_t read(int fd, void *buf, size_t n)
 {
 	struct xr_flow *f = xr_hook_find(fd);
 
-	return xr_likely(!f) ? xr_real.read(fd, buf, n) : read_flow(f, fd, buf, n);
+	return xr_likely(!f) ? xr_real.read(fd, buf, n) : read_young(f, fd, buf, n);
 }
 
 XR_ALIAS(read) ssize_t __read(int fd, void *buf, size_t n);
@@ -62,11 +67,17 @@ XR_SLOW ssize_t readv_flow(struct xr_flow *f, int fd, const struct iovec *iov, i
 	return XR_CARRY_RX(f, fd, read_iov(f, fd, iov, cnt, 0), xr_real.readv(fd, iov, cnt), 1);
 }
 
-XR_HOOK ssize_t readv(int fd, const struct iovec *iov, int cnt)
+XR_YOUNG ssize_t readv_young(struct xr_flow *f, int fd, const struct iovec *iov, int cnt)
+{
+	return XR_CARRY_YOUNG(f, fd, RX, xr_real.readv(fd, iov, cnt),
+			      readv_flow(f, fd, iov, cnt));
+}
+
+XR_HOOK XR_HOT ssize_t readv(int fd, const struct iovec *iov, int cnt)
 {
 	struct xr_flow *f = xr_hook_find(fd);
 
-	return xr_likely(!f) ? xr_real.readv(fd, iov, cnt) : readv_flow(f, fd, iov, cnt);
+	return xr_likely(!f) ? xr_real.readv(fd, iov, cnt) : readv_young(f, fd, iov, cnt);
 }
 
 /* At any offset but -1 a socket says ESPIPE, which the kernel can do as well. */
@@ -113,11 +124,19 @@ XR_SLOW ssize_t recv_flow(struct xr_flow *f, int fd, void *buf, size_t n, int fl
 			   n && !(flags & MSG_PEEK));
 }
 
-XR_HOOK ssize_t recv(int fd, void *buf, size_t n, int flags)
+XR_YOUNG ssize_t recv_young(struct xr_flow *f, int fd, void *buf, size_t n, int flags)
+{
+	if (xr_unlikely(flags & XR_RECV_OTHER))
+		return recv_flow(f, fd, buf, n, flags);
+	return XR_CARRY_YOUNG(f, fd, RX, xr_real.recv(fd, buf, n, flags),
+			      recv_flow(f, fd, buf, n, flags));
+}
+
+XR_HOOK XR_HOT ssize_t recv(int fd, void *buf, size_t n, int flags)
 {
 	struct xr_flow *f = xr_hook_find(fd);
 
-	return xr_likely(!f) ? xr_real.recv(fd, buf, n, flags) : recv_flow(f, fd, buf, n, flags);
+	return xr_likely(!f) ? xr_real.recv(fd, buf, n, flags) : recv_young(f, fd, buf, n, flags);
 }
 
 XR_HOOK ssize_t __recv_chk(int fd, void *buf, size_t n, size_t room, int flags)
@@ -159,14 +178,23 @@ XR_SLOW ssize_t recvfrom_flow(struct xr_flow *f, int fd, void *buf, size_t n, in
 			   n && !(flags & MSG_PEEK));
 }
 
-XR_HOOK ssize_t recvfrom(int fd, void *restrict buf, size_t n, int flags,
+XR_YOUNG ssize_t recvfrom_young(struct xr_flow *f, int fd, void *buf, size_t n, int flags,
+				struct sockaddr *addr, socklen_t *len)
+{
+	if (xr_unlikely(flags & XR_RECV_OTHER))
+		return recvfrom_flow(f, fd, buf, n, flags, addr, len);
+	return XR_CARRY_YOUNG(f, fd, RX, xr_real.recvfrom(fd, buf, n, flags, addr, len),
+			      recvfrom_flow(f, fd, buf, n, flags, addr, len));
+}
+
+XR_HOOK XR_HOT ssize_t recvfrom(int fd, void *restrict buf, size_t n, int flags,
 			 struct sockaddr *restrict addr, socklen_t *restrict len)
 {
 	struct xr_flow *f = xr_hook_find(fd);
 
 	if (xr_likely(!f))
 		return xr_real.recvfrom(fd, buf, n, flags, addr, len);
-	return recvfrom_flow(f, fd, buf, n, flags, addr, len);
+	return recvfrom_young(f, fd, buf, n, flags, addr, len);
 }
 
 XR_HOOK ssize_t __recvfrom_chk(int fd, void *restrict buf, size_t n, size_t room, int flags,
@@ -273,14 +301,22 @@ XR_SLOW ssize_t recvmsg_errqueue(int fd, struct msghdr *mh, int flags)
 	return n;
 }
 
-XR_HOOK ssize_t recvmsg(int fd, struct msghdr *mh, int flags)
+XR_YOUNG ssize_t recvmsg_young(struct xr_flow *f, int fd, struct msghdr *mh, int flags)
+{
+	if (xr_unlikely(flags & XR_RECV_OTHER))
+		return recvmsg_flow(f, fd, mh, flags);
+	return XR_CARRY_YOUNG(f, fd, RX, xr_real.recvmsg(fd, mh, flags),
+			      recvmsg_flow(f, fd, mh, flags));
+}
+
+XR_HOOK XR_HOT ssize_t recvmsg(int fd, struct msghdr *mh, int flags)
 {
 	struct xr_flow *f = xr_hook_find(fd);
 
 	if (xr_unlikely(flags & MSG_ERRQUEUE))
 		return recvmsg_errqueue(fd, mh, flags);
 
-	return xr_likely(!f) ? real_recvmsg(fd, mh, flags) : recvmsg_flow(f, fd, mh, flags);
+	return xr_likely(!f) ? real_recvmsg(fd, mh, flags) : recvmsg_young(f, fd, mh, flags);
 }
 
 /* One message of recvmmsg: bytes or -1 and errno. */

@@ -5,20 +5,27 @@
 #include "spare.h"
 #include "user.h"
 
-static void new_flow(int fd, int family, enum xr_flow_role role, int nonblock)
+/* The number is new, and has no entry.  1, or 0: it goes without a flow. */
+static int new_flow(int fd, int family, enum xr_flow_role role, int nonblock)
 {
 	struct xr_flow *f;
 
-	xr_process_init();
-	if (!xr_active)
-		return;
+	if (xr_unlikely(!xr_active)) {
+		xr_process_init();
+		if (!xr_active)
+			return 0;
+	}
 	xr_fork_check();
 	xr_flow_sweep();
 	f = xr_flow_new(fd, family, role, nonblock);
+	if (xr_likely(f && xr_fd_put(fd, (uintptr_t)f | XR_FD_FLOW)))
+		return 1;
 	if (f && xr_fd_set(fd, f, XR_FD_FLOW) == (uintptr_t)-1) {
 		xr_store_relaxed(&xr_flow_refused, XR_REASON_LIMIT_MEMORY);
 		xr_flow_release(f);
+		f = NULL;
 	}
+	return f != NULL;
 }
 
 /* The protocol of an internet stream socket, or 0. */
@@ -55,7 +62,7 @@ XR_SLOW void count_unlisted(int fd, int server)
 			   server ? XR_REASON_INTERNAL : XR_REASON_INHERITED);
 }
 
-XR_HOOK int socket(int domain, int type, int protocol)
+XR_HOOK XR_HOT int socket(int domain, int type, int protocol)
 {
 	int fd = XR_SPARE(xr_real.socket(domain, type, protocol));
 
@@ -86,14 +93,12 @@ XR_HOOK int socketpair(int domain, int type, int protocol, int sv[2])
  * The address family of a TCP listener, 0 for other sockets.  A listener that was not
  * made by a hook (inherited, passed) is asked once.
  */
-static int listener_family(int fd)
+XR_SLOW int listener_ask(int fd)
 {
 	uintptr_t e = xr_fd_entry(fd);
 	int family = 0, protocol;
 	socklen_t len = sizeof(int);
 
-	if ((e & 3) == XR_FD_LISTEN)
-		return (int)(e >> 2);
 	if ((e & 3) == XR_FD_FLOW)
 		return xr_fd_flow(fd)->family;
 	protocol = stream_protocol(fd);
@@ -106,7 +111,14 @@ static int listener_family(int fd)
 	return family;
 }
 
-static int accepted(int listener, int fd, int flags)
+static int listener_family(int fd)
+{
+	uintptr_t e = xr_fd_entry(fd);
+
+	return xr_likely((e & 3) == XR_FD_LISTEN) ? (int)(e >> 2) : listener_ask(fd);
+}
+
+static inline int accepted(int listener, int fd, int flags)
 {
 	int family;
 
@@ -118,19 +130,20 @@ static int accepted(int listener, int fd, int flags)
 		return fd;
 	}
 	family = listener_family(listener);
-	if (family == AF_INET || family == AF_INET6)
-		new_flow(fd, family, XR_FLOW_ACCEPT, flags & SOCK_NONBLOCK);
+	if (xr_likely(family == AF_INET || family == AF_INET6) &&
+	    xr_likely(new_flow(fd, family, XR_FLOW_ACCEPT, flags & SOCK_NONBLOCK)))
+		return fd;
 	if (xr_unlikely(family && !xr_fd_entry(fd)))
 		count_unlisted(fd, 1);
 	return fd;
 }
 
-XR_HOOK int accept(int fd, struct sockaddr *restrict addr, socklen_t *restrict len)
+XR_HOOK XR_HOT int accept(int fd, struct sockaddr *restrict addr, socklen_t *restrict len)
 {
 	return accepted(fd, XR_SPARE(xr_real.accept(fd, addr, len)), 0);
 }
 
-XR_HOOK int accept4(int fd, struct sockaddr *restrict addr, socklen_t *restrict len, int flags)
+XR_HOOK XR_HOT int accept4(int fd, struct sockaddr *restrict addr, socklen_t *restrict len, int flags)
 {
 	return accepted(fd, XR_SPARE(xr_real.accept4(fd, addr, len, flags)), flags);
 }
@@ -155,30 +168,57 @@ static int connect_dissolves(const struct sockaddr *addr, socklen_t len)
 	       family == AF_UNSPEC;
 }
 
-XR_HOOK int connect(int fd, const struct sockaddr *addr, socklen_t len)
+/* What was done to the socket before keeps it on TCP, and shows once it is connected. */
+XR_SLOW int connect_off(struct xr_flow *f, int fd, const struct sockaddr *addr, socklen_t len)
 {
-	struct xr_flow *f = xr_fd_flow(fd);
+	int r = xr_real.connect(fd, addr, len), saved = errno;
+
+	/* an interrupted connect goes on in the background as well */
+	if ((!r || saved == EINPROGRESS || saved == EINTR) && addr->sa_family != AF_UNSPEC)
+		xr_flow_connecting(f, fd);
+	errno = saved;
+	return r;
+}
+
+static inline int connect_flow(struct xr_flow *f, int fd, const struct sockaddr *addr, socklen_t len)
+{
 	int r, saved;
+
+	if (xr_unlikely(xr_flow_up(f) || f->link) && connect_dissolves(addr, len))
+		xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
+	if (xr_unlikely(xr_load_relaxed(&f->upgrade_off)))
+		return connect_off(f, fd, addr, len);
+	/* before it, while all that is at hand; where it fails no byte will be counted, and it can be tried again */
+	xr_flow_connecting(f, fd);
+	r = xr_real.connect(fd, addr, len);
+	/* the kernel has just read it */
+	if (!r && xr_unlikely(addr->sa_family == AF_UNSPEC)) {
+		saved = errno;
+		xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
+		errno = saved;
+	}
+	return r;
+}
+
+XR_SLOW int connect_odd(int fd, const struct sockaddr *addr, socklen_t len)
+{
+	struct xr_flow *f;
 
 	if (xr_vfork_depth)
 		return xr_real.connect(fd, addr, len);
+	f = xr_fd_flow(fd);
 	if (!f)
 		return connect_unknown(fd, addr, len);
 	xr_fork_check();
-	if (xr_unlikely(xr_flow_up(f) || f->link) && connect_dissolves(addr, len))
-		xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
-	r = xr_real.connect(fd, addr, len);
-	saved = errno;
-	/* an interrupted connect goes on in the background as well */
-	if (!r || saved == EINPROGRESS || saved == EINTR) {
-		/* the kernel has just read it */
-		if (xr_unlikely(addr->sa_family == AF_UNSPEC))
-			xr_flow_stay_tcp(f, fd, XR_REASON_RETREAT_CALL);
-		else
-			xr_flow_connecting(f, fd);
-	}
-	errno = saved;
-	return r;
+	return connect_flow(f, fd, addr, len);
+}
+
+XR_HOOK XR_HOT int connect(int fd, const struct sockaddr *addr, socklen_t len)
+{
+	struct xr_flow *f = xr_fd_flow(fd);
+
+	return xr_likely(f && xr_process_calm()) ? connect_flow(f, fd, addr, len) :
+						   connect_odd(fd, addr, len);
 }
 
 XR_ALIAS(connect) int __connect(int fd, const struct sockaddr *addr, socklen_t len);

@@ -30,11 +30,16 @@ XR_SLOW ssize_t write_flow(struct xr_flow *f, int fd, const void *buf, size_t n)
 	return XR_CARRY_TX(f, fd, write_buf(f, fd, buf, n), xr_real.write(fd, buf, n));
 }
 
-XR_HOOK ssize_t write(int fd, const void *buf, size_t n)
+XR_YOUNG ssize_t write_young(struct xr_flow *f, int fd, const void *buf, size_t n)
+{
+	return XR_CARRY_YOUNG(f, fd, TX, xr_real.write(fd, buf, n), write_flow(f, fd, buf, n));
+}
+
+XR_HOOK XR_HOT ssize_t write(int fd, const void *buf, size_t n)
 {
 	struct xr_flow *f = xr_hook_find(fd);
 
-	return xr_likely(!f) ? xr_real.write(fd, buf, n) : write_flow(f, fd, buf, n);
+	return xr_likely(!f) ? xr_real.write(fd, buf, n) : write_young(f, fd, buf, n);
 }
 
 XR_ALIAS(write) ssize_t __write(int fd, const void *buf, size_t n);
@@ -57,11 +62,17 @@ XR_SLOW ssize_t writev_flow(struct xr_flow *f, int fd, const struct iovec *iov, 
 	return XR_CARRY_TX(f, fd, write_iov(f, fd, iov, cnt, 0), xr_real.writev(fd, iov, cnt));
 }
 
-XR_HOOK ssize_t writev(int fd, const struct iovec *iov, int cnt)
+XR_YOUNG ssize_t writev_young(struct xr_flow *f, int fd, const struct iovec *iov, int cnt)
+{
+	return XR_CARRY_YOUNG(f, fd, TX, xr_real.writev(fd, iov, cnt),
+			      writev_flow(f, fd, iov, cnt));
+}
+
+XR_HOOK XR_HOT ssize_t writev(int fd, const struct iovec *iov, int cnt)
 {
 	struct xr_flow *f = xr_hook_find(fd);
 
-	return xr_likely(!f) ? xr_real.writev(fd, iov, cnt) : writev_flow(f, fd, iov, cnt);
+	return xr_likely(!f) ? xr_real.writev(fd, iov, cnt) : writev_young(f, fd, iov, cnt);
 }
 
 static ssize_t hook_pwritev2(__typeof__(pwritev2) *real, int fd, const struct iovec *iov, int cnt,
@@ -104,11 +115,19 @@ XR_SLOW ssize_t send_flow(struct xr_flow *f, int fd, const void *buf, size_t n, 
 			   XR_ZEROCOPY_KERNEL(f, fd, flags, xr_real.send(fd, buf, n, flags)));
 }
 
-XR_HOOK ssize_t send(int fd, const void *buf, size_t n, int flags)
+XR_YOUNG ssize_t send_young(struct xr_flow *f, int fd, const void *buf, size_t n, int flags)
+{
+	if (xr_unlikely(flags & XR_SEND_OTHER))
+		return send_flow(f, fd, buf, n, flags);
+	return XR_CARRY_YOUNG(f, fd, TX, xr_real.send(fd, buf, n, flags),
+			      send_flow(f, fd, buf, n, flags));
+}
+
+XR_HOOK XR_HOT ssize_t send(int fd, const void *buf, size_t n, int flags)
 {
 	struct xr_flow *f = xr_hook_find(fd);
 
-	return xr_likely(!f) ? xr_real.send(fd, buf, n, flags) : send_flow(f, fd, buf, n, flags);
+	return xr_likely(!f) ? xr_real.send(fd, buf, n, flags) : send_young(f, fd, buf, n, flags);
 }
 
 XR_ALIAS(send) ssize_t __send(int fd, const void *buf, size_t n, int flags);
@@ -150,7 +169,16 @@ XR_SLOW ssize_t sendto_flow(struct xr_flow *f, int fd, const void *buf, size_t n
 			   XR_ZEROCOPY_KERNEL(f, fd, flags, xr_real.sendto(fd, buf, n, flags, addr, len)));
 }
 
-XR_HOOK ssize_t sendto(int fd, const void *buf, size_t n, int flags, const struct sockaddr *addr,
+XR_YOUNG ssize_t sendto_young(struct xr_flow *f, int fd, const void *buf, size_t n, int flags,
+			      const struct sockaddr *addr, socklen_t len)
+{
+	if (xr_unlikely(flags & XR_SEND_OTHER))
+		return sendto_flow(f, fd, buf, n, flags, addr, len);
+	return XR_CARRY_YOUNG(f, fd, TX, xr_real.sendto(fd, buf, n, flags, addr, len),
+			      sendto_flow(f, fd, buf, n, flags, addr, len));
+}
+
+XR_HOOK XR_HOT ssize_t sendto(int fd, const void *buf, size_t n, int flags, const struct sockaddr *addr,
 		       socklen_t len)
 {
 	struct xr_flow *f = xr_hook_find(fd);
@@ -159,7 +187,7 @@ XR_HOOK ssize_t sendto(int fd, const void *buf, size_t n, int flags, const struc
 		fastopen(fd);
 	if (xr_likely(!f))
 		return xr_real.sendto(fd, buf, n, flags, addr, len);
-	return sendto_flow(f, fd, buf, n, flags, addr, len);
+	return sendto_young(f, fd, buf, n, flags, addr, len);
 }
 
 ssize_t xr_hook_sendmsg(struct xr_flow *f, int fd, const struct msghdr *mh, int flags)
@@ -250,7 +278,15 @@ XR_SLOW ssize_t sendmsg_control(struct xr_flow *f, int fd, const struct msghdr *
 	return xr_likely(!f) ? xr_real.sendmsg(fd, mh, flags) : sendmsg_flow(f, fd, mh, flags);
 }
 
-XR_HOOK ssize_t sendmsg(int fd, const struct msghdr *mh, int flags)
+XR_YOUNG ssize_t sendmsg_young(struct xr_flow *f, int fd, const struct msghdr *mh, int flags)
+{
+	if (xr_unlikely(flags & XR_SEND_OTHER))
+		return sendmsg_flow(f, fd, mh, flags);
+	return XR_CARRY_YOUNG(f, fd, TX, xr_real.sendmsg(fd, mh, flags),
+			      sendmsg_flow(f, fd, mh, flags));
+}
+
+XR_HOOK XR_HOT ssize_t sendmsg(int fd, const struct msghdr *mh, int flags)
 {
 	struct xr_flow *f = xr_hook_find(fd);
 
@@ -258,7 +294,7 @@ XR_HOOK ssize_t sendmsg(int fd, const struct msghdr *mh, int flags)
 		return sendmsg_control(f, fd, mh, flags);
 	if (xr_unlikely(flags & XR_SEND_KERNEL))
 		sendmsg_prepare(f, fd, mh, flags);
-	return xr_likely(!f) ? xr_real.sendmsg(fd, mh, flags) : sendmsg_flow(f, fd, mh, flags);
+	return xr_likely(!f) ? xr_real.sendmsg(fd, mh, flags) : sendmsg_young(f, fd, mh, flags);
 }
 
 /* The bytes of a message that the kernel or a flow has taken. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* The links of this process, and who refers to them.  The list is under the lock of the slab. */
 #include <string.h>
-#include "flow.h"
+#include "flow_young.h"
 #include "mem.h"
 #include "proof.h"
 

@@ -18,7 +18,7 @@ XR_FORK_DATA int xr_active;
 
 /* Until the page is there, and for ever where the kernel cannot wipe one. */
 static _Atomic uint32_t process_always = 1;
-_Atomic uint32_t *xr_process_alive = &process_always;
+XR_NEAR _Atomic uint32_t *xr_process_alive = &process_always;
 
 static uint32_t process_passed;	/* enum xr_reason of pass_through */
 static XR_FORK_DATA uint32_t process_is_child;		/* has flows of an ancestor */

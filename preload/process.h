@@ -38,6 +38,13 @@ static inline void xr_fork_check(void)
 		xr_process_child();
 }
 
+/* 1: and no thread of it is in vfork(): the table is right about every descriptor. */
+static inline int xr_process_calm(void)
+{
+	/* acquire: as above */
+	return xr_load_acquire(xr_process_alive) == 1;
+}
+
 /* The same, and: 1 when the table is wrong about fd, which is then the kernel's. */
 static inline int xr_fork_check_fd(int fd)
 {

@@ -80,16 +80,8 @@ int xr_select(int n, fd_set *r, fd_set *w, fd_set *e, uint64_t deadline, int has
 int xr_epoll_created(int epfd, int flags);
 struct xr_epoll;
 int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev);
-/*
- * The same for a flow of this process that never moved, with the event where the program has it.
- * 1: the long way, nothing was done.
- */
-int xr_epoll_ctl_young(struct xr_epoll *ep, int epfd, int op, int fd, struct xr_flow *f,
-		       struct epoll_event *ev);
 int xr_epoll_wait(int epfd, struct epoll_event *evs, int max, uint64_t deadline, int has_deadline,
 		  const sigset_t *sigmask);
-/* The same, with the time-out of epoll_wait(2): the kernel gets it as it is, in the common case. */
-int xr_epoll_wait_ms(int epfd, struct epoll_event *evs, int max, int ms, const sigset_t *sigmask);
 /* dup of an epoll descriptor; close of one; close of the last descriptor of a flow. */
 void xr_epoll_dup(int oldfd, int newfd);
 void xr_epoll_close(int epfd);

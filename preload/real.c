@@ -147,7 +147,7 @@ static long real_by_hand_open64(long path, long flags, long mode, long d, long e
 #ifdef __clang__
 #pragma GCC diagnostic ignored "-Winitializer-overrides"
 #endif
-struct xr_real xr_real = {
+XR_NEAR struct xr_real xr_real = {
 	XR_HOOKS(REAL_INIT, XR_REAL_NOTHING)
 	.open = (__typeof__(open) *)(void *)real_by_hand_open,
 	.open64 = (__typeof__(open64) *)(void *)real_by_hand_open64,

@@ -62,7 +62,7 @@ int xr_signal_inside(void)
 	return xr_frame_alive((uintptr_t)__builtin_frame_address(0), signal_frame);
 }
 
-struct xr_signal_mark xr_signal_mark(void)
+XR_HOT struct xr_signal_mark xr_signal_mark(void)
 {
 	return signal_count;
 }

@@ -57,6 +57,8 @@ int xr_zerocopy_kernel_begin(struct xr_flow *f, int fd)
 {
 	if (!zerocopy_on(fd))
 		return 0;
+	/* relaxed: the flow is not done with while this call counts in k_tx */
+	xr_store_relaxed(&f->own->zc_used, 1);
 	xr_fetch_add(&f->own->zc.sent, 1);
 	return 1;
 }

@@ -305,7 +305,7 @@ void end_start(void)
 	xr_slab.priv = W.priv;
 	xr_slab.own = W.own;
 	xr_slab.meta = W.meta[0];
-	xr_slab.max = xr_slab.fresh = xr_slab.live = 2;
+	xr_slab.max = xr_slab.fresh = 2;
 	xr_slab.slots = SLOTS;
 	xr_slab.pid = 1;
 	xr_slab.free = xr_slab.limbo = UINT32_MAX;

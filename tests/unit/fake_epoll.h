@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
+#include "epoll_young.h"
 #include "fake_flow.h"
 
 static int ep = -1;
@@ -50,7 +51,7 @@ static inline int ctl_at(int epfd, int op, int fd, struct epoll_event *ev)
 	struct xr_epoll *file = xr_fd_epoll(epfd);
 	int r = f && file ? xr_epoll_ctl_young(file, epfd, op, fd, f, ev) : 1;
 
-	return r == 1 ? xr_epoll_ctl(epfd, op, fd, ev) : r;
+	return r == 1 ? xr_epoll_ctl(epfd, op, fd, ev) : r < 0 ? -errno : r;
 }
 
 static inline int ctl(int op, int fd, uint32_t events, uint64_t data)
