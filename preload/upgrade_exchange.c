@@ -50,9 +50,7 @@ static int up_got_first(struct up_got *g)
 {
 	int fd = g->fds[0];
 
-	g->fds[0] = g->fds[1];
-	g->fds[1] = g->fds[2];
-	g->nfds--;
+	memmove(g->fds, g->fds + 1, (size_t)--g->nfds * sizeof(g->fds[0]));
 	return fd;
 }
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Many connections between two programs, opened at once: all of them move, and soon."""
 import collections
+import os
 import resource
 import socket
+import sys
 import time
 
 import pytest
@@ -116,3 +118,47 @@ def test_descriptors_that_come_free(env):
     for fd in taken:
         p.client.ok("close", fd)
     p.upgrade(c, s)
+
+
+# Both ends of each connection, in one thread: the program is its own peer.
+ALONE = """
+import os, socket, sys
+address, n, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+
+def memory():
+    kib = 0
+    for line in open("/proc/self/smaps_rollup"):
+        kib += int(line.split()[1]) if line.startswith(("Pss_Anon:", "Pss_Shmem:")) else 0
+    return kib
+
+l = socket.create_server((address, 0), backlog=128)
+ends = []
+for i in range(n):
+    c = socket.create_connection(l.getsockname())
+    ends.append((c, l.accept()[0]))
+begun = memory(), len(os.listdir("/proc/self/fd"))
+for r in range(rounds):
+    for i, (c, s) in enumerate(ends):
+        said = b"%031d" % (i * rounds + r)
+        for a, b in ((c, s), (s, c)):
+            a.sendall(said)
+            assert b.recv(31, socket.MSG_WAITALL) == said
+print(memory() - begun[0], len(os.listdir("/proc/self/fd")) - begun[1], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.modes("both")
+def test_both_ends_in_one_process(env):
+    """Ten thousand of them with XRDMA_SUITES=all; what an idle one costs, and that none costs a descriptor."""
+    flows, rounds = 10000 if os.environ.get("XRDMA_SUITES") == "all" else 2000, 16
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < flows + 1000:
+        pytest.skip("too few descriptors are allowed")
+    p = env.start("server", [sys.executable, "-c", ALONE, env.address, flows // 2, rounds], preexec=room)
+    kib, fds = map(int, p.line(90).split())
+    got = collections.Counter((f["carrier"], f["reason"]) for f in env.flows())
+    print("%d flows in one process: %.1f KiB of memory for each, %d descriptors for all" % (flows, kib / flows, fds))
+    assert got == {(env.fabric, "none"): flows}, got
+    # two ends of a link, a doorbell each way, what proves and what is asked by operators
+    assert fds <= 16
+    assert kib / flows < 24
