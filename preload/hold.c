@@ -140,11 +140,16 @@ static void forked_one(struct xr_flow *f, uint32_t mine)
 	f->priv->orphan = -1;
 }
 
+int xr_hold_inherited(void)
+{
+	return xr_load_relaxed(&holds) != depth;
+}
+
 void xr_hold_forked(struct xr_flow *f, uint32_t n)
 {
 	uint32_t i, j, mine;
 
-	if (xr_likely(xr_load_relaxed(&holds) == depth))
+	if (xr_likely(!xr_hold_inherited()))
 		return;
 	for (i = 0; i < n; i++) {
 		if (!xr_load_relaxed(&f[i].priv->holds))

@@ -58,7 +58,8 @@ static inline int xr_hold_fd(const struct xr_flow *f, int fd)
 void xr_hold_orphan(struct xr_flow *f, int fd);
 /* All holds of this thread: it ends, or (0) those that it has left by longjmp. */
 void xr_hold_thread(int all);
-/* In a forked child: those of other threads, which are not here. */
+/* In a forked child: those of other threads, which are not here.  inherited: 1 when there may be some. */
+int xr_hold_inherited(void);
 void xr_hold_forked(struct xr_flow *f, uint32_t n);
 
 #endif

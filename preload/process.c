@@ -6,6 +6,7 @@
 #include "control.h"
 #include "far.h"
 #include "helper.h"
+#include "hold.h"
 #include "log.h"
 #include "ready.h"
 #include "relay.h"
@@ -135,6 +136,12 @@ void xr_process_child(void)
  */
 void xr_process_forked_here(void)
 {
+	/*
+	 * A connection that was closed under a thread that sleeps in it is not the child's, as no file is
+	 * without a descriptor: it must not be kept open here.
+	 */
+	if (xr_unlikely(xr_hold_inherited()))
+		xr_fork_check();
 	/* handlers of pthread_atfork may have met the page before */
 	if (process_forking && xr_process_alive == &process_always)
 		xr_process_child();
