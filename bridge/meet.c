@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Connections that look for their other end on another host, see meet.h. */
 #include <errno.h>
+#include <linux/capability.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include "log.h"
 #include "meet.h"
@@ -176,6 +179,20 @@ static void flow_alone(struct meet_flow *f, enum path_news news, uint64_t now)
 	meet_failed(f, news == PATH_UNREACHABLE ? XR_REASON_RDMA_UNREACHABLE : XR_REASON_PEER_NOT_XRDMA, ms);
 }
 
+/* ENOMEM is what registering memory says beyond RLIMIT_MEMLOCK, which does not bind who may lock any. */
+static enum xr_reason memory_reason(void)
+{
+	struct __user_cap_header_struct h = { _LINUX_CAPABILITY_VERSION_3, 0 };
+	struct __user_cap_data_struct d[2] = { { 0 } };
+	struct rlimit l;
+
+	if (getrlimit(RLIMIT_MEMLOCK, &l) || l.rlim_cur == RLIM_INFINITY)
+		return XR_REASON_LIMIT_MEMORY;
+	if (!syscall(SYS_capget, &h, d) && d[0].effective & 1u << CAP_IPC_LOCK)
+		return XR_REASON_LIMIT_MEMORY;
+	return XR_REASON_MEMLOCK;
+}
+
 static const uint16_t call_at[] = { 0, 20, 80, 200, 400, 700 };	/* ms */
 
 void meet_call_failed(struct meet_flow *f, int error)
@@ -216,7 +233,7 @@ void meet_call_failed(struct meet_flow *f, int error)
 		return;
 	case -ENOMEM:
 	case -ENOBUFS:
-		meet_failed(f, XR_REASON_LIMIT_MEMORY, 10000);
+		meet_failed(f, memory_reason(), 10000);
 		return;
 	case -ENODEV:
 	case -EIO:
@@ -261,7 +278,7 @@ static void meet_not_heard(struct meet_flow *f, int error)
 		meet_failed(f, XR_REASON_RENDEZVOUS_BUSY, MEET_LISTEN_MS);
 		break;
 	case -ENOMEM:
-		meet_failed(f, XR_REASON_LIMIT_MEMORY, MEET_LISTEN_MS);
+		meet_failed(f, memory_reason(), MEET_LISTEN_MS);
 		break;
 	case -ENODEV:
 	case -EADDRNOTAVAIL:

@@ -5,6 +5,7 @@ import random
 import signal
 
 import harness
+import hosts
 
 
 class Load:
@@ -56,6 +57,19 @@ class Load:
     def counter(self, name):
         return sum(self.env.counters(p.pid)[0][name] for p in (self.server, self.client))
 
+    def wait_reason(self, role, reason, timeout=20.0):
+        """Why this end stays on TCP."""
+        def there():
+            got = [f for f in self.ends() if f["role"] == role]
+            return len(got) == self.conns and all((f["carrier"], f["reason"]) == ("tcp", reason) for f in got)
+        harness.until(there, timeout, lambda: "%s: %s" % (reason, self.describe()), 0.05)
+
+    def wait_broken(self, end, errors, timeout=30):
+        """The end gets one of these errors, as on TCP."""
+        got = end.json(timeout)
+        assert got["op"] and got["error"] in errors, (got, end.describe())
+        end.wait()
+
     def end(self, timeout=30):
         """Both ends stop sending, and all that was sent has come, once and in order."""
         for p in (self.server, self.client):
@@ -70,21 +84,23 @@ class Load:
         return rc["tx"] + rc["rx"]
 
 
-def resources():
-    """What the kernel holds for users of RDMA: {"qp": 0, ...} over all devices."""
-    import hosts
+def resources(two):
+    """What the kernel holds for users of the devices of these hosts: {"qp": 2, ...}."""
     got = {}
     for line in hosts.call("rdma", "res", "show").splitlines():
-        words = line.rsplit(":", 1)[1].split()
+        name, counts = line.split(": ", 1)[1].split(":", 1)
+        if name not in [h.device for h in two]:
+            continue
+        words = counts.split()
         for name, n in zip(words[::2], words[1::2]):
             got[name] = got.get(name, 0) + int(n)
     return got
 
 
-def wait_resources(want, timeout=10.0, over=0):
+def wait_resources(two, want, timeout=10.0, over=0):
     """Memory that pools have registered comes and goes with the load: leave "mr" out of want. Queue pairs that are kept for the
     next connection are `over`."""
     def there():
-        got = resources()
+        got = resources(two)
         return all(n <= got[k] <= n + (over if k == "qp" else 0) for k, n in want.items())
-    harness.until(there, timeout, lambda: "resources %s: %s" % (want, resources()), 0.05)
+    harness.until(there, timeout, lambda: "resources %s: %s" % (want, resources(two)), 0.05)

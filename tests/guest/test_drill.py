@@ -3,8 +3,11 @@
 What fails between hosts, under load in both directions: devices, links, peers, limits.  The programs notice nothing but
 time; where TCP itself would end they get what TCP gives.
 """
+import contextlib
 import os
 import random
+import resource
+import signal
 import time
 
 import pytest
@@ -15,6 +18,8 @@ import hosts
 
 pytestmark = [pytest.mark.timeout(150),
               pytest.mark.skipif("GUEST" not in os.environ, reason="runs in the guest: tests/guest/check")]
+# little on its way at a time; else what goes through a socket and two emulated devices takes all there is
+TURNS = {"proto": "pingpong", "turn": 2000, "seg": 1000}
 RETREATS = int(os.environ.get("XRT_RDMA_RETREATS") or 24)
 
 
@@ -49,12 +54,12 @@ def test_devices_that_come_and_go(env, two, load):
     if load == "streams" and RETREATS < 1000:
         pytest.skip("takes minutes: XRT_RDMA_RETREATS=1000")
     env.env["XRDMA_RETURN_AFTER"] = "0"
-    before = drill.resources()
-    more = {"proto": "pingpong", "turn": 2000, "seg": 1000} if load == "turns" else {}
+    before = drill.resources(two)
+    more = TURNS if load == "turns" else {}
     load = drill.Load(env, conns=8, wait=("poll", "epollet"), stall=100, **more)
     rng = random.Random(load.seed)
     load.wait_for("rdma")
-    held = {k: n for k, n in drill.resources().items() if k not in ("mr", "qp")}
+    held = {k: n for k, n in drill.resources(two).items() if k not in ("mr", "qp")}
     held["qp"] = 2 + 2 * load.conns
     begun, cycles, slow, longest = time.monotonic(), 0, 0, 0
     while load.counter("retreats") < 2 * RETREATS:
@@ -73,10 +78,182 @@ def test_devices_that_come_and_go(env, two, load):
         if rng.random() < .8:
             load.wait_for("rdma", 40)
             longest = max(longest, time.monotonic() - t)
-            drill.wait_resources(held, over=4 * load.conns)
+            drill.wait_resources(two, held, over=4 * load.conns)
     load.wait_for("rdma", 40)
     load.wait_moving(least=20000)
     n, moved = load.counter("retreats"), load.end()
     print("%d retreats at both ends, %d times devices were deleted, %d of them slowly, %.0f s, %d MB, longest way back %.1f s, "
           "seed %d" % (n, cycles, slow, time.monotonic() - begun, moved >> 20, longest, load.seed))
-    drill.wait_resources(before)
+    drill.wait_resources(two, before)
+
+
+# ---- links
+
+NO_WAY = ("ETIMEDOUT", "EHOSTUNREACH", "ENETUNREACH")
+
+
+def test_loss(env, two):
+    """One packet in twenty is lost."""
+    load = drill.Load(env, conns=2, wait=("poll", "oneshot"), stall=60, **TURNS)
+    load.wait_for("rdma")
+    try:
+        for h in two:
+            h.impair("loss", "5%")
+        for _ in range(3):
+            load.wait_moving(20, 20000)
+    finally:
+        for h in two:
+            h.impair()
+    load.wait_moving(least=20000)
+    load.wait_for("rdma", 40)
+    load.end()
+
+
+DROP = """table inet drill {
+	chain in {
+		type filter hook input priority -1;
+		udp dport 4791 drop
+	}
+}
+"""
+
+
+@contextlib.contextmanager
+def without_rdma(host):
+    """RDMA packets are dropped where they arrive, TCP goes its way."""
+    host.run("nft", "-f", "-", text=DROP)
+    try:
+        yield
+    finally:
+        host.run("nft", "delete", "table", "inet", "drill")
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_rdma_alone_is_lost(env, two, who):
+    """Every queue pair ends in error, for want of answers; the connections go on over TCP, and come back."""
+    load = drill.Load(env, conns=3, wait=("epollet", "poll"), **TURNS)
+    load.wait_for("rdma")
+    with without_rdma(two[who]):
+        load.wait_for("tcp", 20)
+        load.wait_moving(least=20000)
+    load.wait_for("rdma", 30)
+    load.wait_moving(least=20000)
+    load.end()
+
+
+# ---- peers
+
+@pytest.mark.parametrize("who", ["server", "client"])
+def test_peer_stopped(env, who):
+    load = drill.Load(env, conns=2, wait=("poll", "epollet"))
+    load.wait_for("rdma")
+    p = load.server if who == "server" else load.client
+    p.kill(signal.SIGSTOP)
+    time.sleep(3)
+    p.kill(signal.SIGCONT)
+    load.wait_moving(least=20000)
+    load.wait_for("rdma", 20)
+    load.end()
+
+
+@pytest.mark.parametrize("ends", ["plain", "both"])
+def test_peer_killed(env, two, ends):
+    env.mode = ends
+    before = drill.resources(two)
+    load = drill.Load(env, conns=2, wait=("poll", "epollet"))
+    if ends == "both":
+        load.wait_for("rdma")
+    else:
+        time.sleep(.3)
+    load.server.reap()
+    load.wait_broken(load.client, ("ECONNRESET", "EPIPE"))
+    drill.wait_resources(two, before)
+
+
+def test_host_gone(monkeypatch):
+    """It says no word to anybody: no FIN, no RST, and no answer."""
+    monkeypatch.setattr(harness, "BRIDGE", True)
+    with hosts.Hosts(3, "rxe") as three:
+        three[1].sysctl("ipv4/tcp_retries2", 4)
+        env = harness.Env("both", three)
+        try:
+            load = drill.Load(env, conns=2, wait=("epoll", "poll"), stall=60)
+            load.wait_for("rdma")
+            load.server.kill(signal.SIGSTOP)
+            hosts.batch(["link del " + three[0].link], three[0].name)
+            load.server.reap()
+            hosts.batch(["netns del " + three[0].name])
+            load.wait_broken(load.client, NO_WAY)
+        finally:
+            env.close()
+
+
+# ---- what the machine does not give
+
+def as_nobody(*limits):
+    def change():
+        for what, n in limits:
+            resource.setrlimit(what, (n, n))
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+    return change
+
+
+def mounted(script):
+    """In a place of its own to look at: other tests of this kernel have theirs."""
+    return {"wrap": ["unshare", "--mount", "sh", "-c", script + ' && exec "$@"', "-"]}
+
+
+LIBRARY = "mount --bind /dev/null $(readlink -f /usr/lib/*/%s)"
+NOT_GIVEN = {
+    "memlock": ({"preexec": as_nobody((resource.RLIMIT_MEMLOCK, 65536))}, "memlock"),
+    "not-permitted": (mounted("mount --bind /dev/infiniband /dev/infiniband && "
+                              "mount -o remount,bind,nodev /dev/infiniband"), "no-verbs"),
+    "no-librdmacm": (mounted(LIBRARY % "librdmacm.so.1"), "no-verbs"),
+    "no-libibverbs": (mounted(LIBRARY % "libibverbs.so.1"), "no-verbs"),
+}
+
+
+@pytest.mark.parametrize("role", ["server", "client"])
+@pytest.mark.parametrize("what", list(NOT_GIVEN))
+def test_not_given(env, monkeypatch, what, role):
+    """The connections of such a program stay on TCP, and say why."""
+    more, reason = NOT_GIVEN[what]
+    if (what, role) == ("memlock", "client"):
+        reason = "peer-not-xrdma"    # it is asked by who calls, and has nothing to answer with
+    os.chmod(env.stats, 0o777)
+    start = env.start
+    monkeypatch.setattr(env, "start", lambda who, argv, **kw: start(who, argv, **kw, **(more if who == role else {})))
+    load = drill.Load(env, conns=1, **TURNS)
+    load.wait_reason(role, reason)
+    load.wait_moving(least=20000)
+    load.end()
+
+
+def test_cgroup(env, two, monkeypatch):
+    """Its share of the device's resources is used up, and then made larger."""
+    group = "/sys/fs/cgroup/drill-" + two[0].device
+
+    def write(path, text):
+        with open(path, "w") as f:
+            f.write(text)
+
+    write("/sys/fs/cgroup/cgroup.subtree_control", "+rdma")
+    os.mkdir(group)
+    start = env.start
+    monkeypatch.setattr(env, "start", lambda who, argv, **kw: start(who, argv, **kw, **({
+        "preexec": lambda: write(group + "/cgroup.procs", "0")} if who == "server" else {})))
+    try:
+        write(group + "/rdma.max", "%s hca_handle=0" % two[0].device)
+        load = drill.Load(env, conns=2, wait=("poll", "epollet"), **TURNS)
+        harness.until(lambda: [f["reason"] in ("no-verbs", "limit-memory") for f in load.ends() if f["role"] == "server"] ==
+                      [True, True], 20, load.describe, 0.05)
+        load.wait_moving(least=20000)
+        assert load.is_on("tcp"), load.describe()
+        write(group + "/rdma.max", "%s hca_handle=max hca_object=max" % two[0].device)
+        load.wait_for("rdma", 40)
+        load.end()
+    finally:
+        env.close()
+        os.rmdir(group)
