@@ -201,7 +201,7 @@ def test_connect_is_as_fast(env, nbytes):
     for k in harness.EAGER:
         env.env.pop(k)
     pair, into, tried = shell.Pair(env), ([], []), []
-    for _ in range(4):
+    for _ in range(8):
         plain, shim = measure(pair, nbytes, into)
         tried.append((plain, shim))
         if shim[0] <= plain[0] * 1.03 and (not nbytes or shim[1] <= plain[1] * 1.10):
