@@ -2,8 +2,10 @@
 """Two network namespaces of one machine: their processes cannot look each other's sockets up, and stay on TCP,
 unless they have a directory in common."""
 import contextlib
+import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -218,6 +220,29 @@ def test_a_directory_for_everybody(joined):
         p.turns(10, 1000)
     assert {f["reason"] for f in p.carriers().values()} == {"not-local"}
     assert "run_dir %s: others than" % joined.env["XRDMA_RUN_DIR"] in p.client.proc.stderr()
+
+
+SO_BINDTOIFINDEX = 62
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_bound_to_a_device(joined, within):
+    """The kernel's tables have such a socket under its device: the loopback one is tried, others keep it on TCP."""
+    host = joined.hosts["client"]
+    index = 1 if within else json.loads(hosts.call("ip", "-n", host.name, "-j", "link", "show", host.link))[0]["ifindex"]
+    if within:
+        server, client = (shell.Shell(joined, "client") for _ in range(2))
+        p = shell.Pair(joined, "127.0.0.1", server=server, client=client)
+    else:
+        p = shell.Pair(joined, joined.address)
+    c, s = p.connect(before=lambda sh, fd: sh.ok("setsockopt", fd, socket.SOL_SOCKET, SO_BINDTOIFINDEX, index))
+    for _ in range(60):
+        p.turns(4, 1000, c, s)
+    got = {(f["carrier"], f["reason"]) for f in joined.flows(p.client.pid) if f["fd"] == c.fd}
+    assert {carrier for carrier, _ in got} == {"shm" if within else "tcp"}, got
+    # they have met, and it could not be shown
+    assert within or joined.counters(p.client.pid)[0]["handshake_refused"] + joined.counters(p.server.pid)[0][
+        "handshake_refused"] > 0
 
 
 # Request and response, all of the same length; what is in a response depends on the name that both were given.
