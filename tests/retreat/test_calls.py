@@ -128,6 +128,22 @@ def test_ulp_tls(live, who):
     on_tcp_for(live, me, "ulp")
 
 
+def test_repair(live, who):
+    """Into the mode in which the kernel's own numbers can be read and set, and out of it."""
+    me, peer = who
+    repair = 19
+
+    def there_and_back():
+        r = me.sh("setsockopt", me.fd, socket.IPPROTO_TCP, repair, 1)
+        return me.sh("setsockopt", me.fd, socket.IPPROTO_TCP, repair, 0) if r.ret == 0 else r
+
+    r = stream_around(live, me, peer, there_and_back)
+    if r.err == "EPERM":
+        pytest.skip("not permitted here")
+    assert r.ret == 0, r
+    on_tcp_for(live, me, "option")
+
+
 def test_peek_off(live, who):
     """Each look goes on where the last one ended."""
     me, peer = who
