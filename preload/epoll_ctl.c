@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* epoll_ctl: every registration of a flow is remembered from the start. */
 #include <errno.h>
-#include <poll.h>
 #include <sys/syscall.h>
 #include "epoll.h"
 #include "fdtab.h"
 #include "mem.h"
 #include "ready.h"
-#include "relay.h"
 
 static struct xr_epreg *reg_find(struct xr_epoll *ep, struct xr_flow *f, int fd)
 {
@@ -252,17 +250,6 @@ static int ctl_is_valid(int op, const struct epoll_event *ev)
 	return op == EPOLL_CTL_ADD && !(ev->events & ~ok);
 }
 
-/* What lies unread in memory the kernel does not tell of: it is sent again, as for who has no hooks. */
-static void ctl_unread(struct xr_flow *f, int fd)
-{
-	struct timespec wait = { 1, 0 };
-	struct pollfd in = { .fd = fd, .events = POLLIN };
-
-	xr_let_go(f, fd, XR_REASON_INHERITED, XR_HANDOVER_WAIT_NS);
-	/* the peer is at it: what could be read before can be read afterwards */
-	xr_sys5(SYS_ppoll, &in, 1, &wait, 0, 8);
-}
-
 int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 {
 	struct xr_epoll *ep = xr_fd_epoll(epfd);
@@ -287,11 +274,6 @@ int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 		r = ctl_quick(ep, op, fd, f, ev);
 		if (r != 1)
 			return r;
-	}
-	if (op == EPOLL_CTL_ADD && f->owner_pid != xr_getpid() && ctl_keeps_tcp(ep, f, ev) &&
-	    xr_flow_poll(f, fd) & (POLLIN | POLLRDHUP)) {
-		ctl_unread(f, fd);
-		return sys_ctl_program(epfd, op, fd, ev);
 	}
 	if (op == EPOLL_CTL_ADD && ctl_keeps_tcp(ep, f, ev)) {
 		xr_flow_stay_tcp(f, fd, ep && ep->gen == xr_ep_gen ? XR_REASON_EPOLL_EXCLUSIVE :

@@ -207,12 +207,6 @@ int xr_flow_hand_over(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wa
 	return xr_flow_retreat(f, fd, why, wait_ns);
 }
 
-void xr_let_go(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns)
-{
-	(void)wait_ns;
-	xr_flow_stay_tcp(f, fd, why);
-}
-
 void xr_flow_stay_tcp(struct xr_flow *f, int fd, enum xr_reason why)
 {
 	fake_stay_reason = (uint32_t)why;
