@@ -13,22 +13,29 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define xr_load_relaxed(p)	atomic_load_explicit((p), memory_order_relaxed)
-#define xr_load_acquire(p)	atomic_load_explicit((p), memory_order_acquire)
-#define xr_store_relaxed(p, v)	atomic_store_explicit((p), (v), memory_order_relaxed)
-#define xr_store_release(p, v)	atomic_store_explicit((p), (v), memory_order_release)
+#ifdef XR_PERTURB
+#include "perturb.h"
+#define XR_AT(x)		(xr_perturb(), (x))
+#else
+#define XR_AT(x)		(x)
+#endif
+
+#define xr_load_relaxed(p)	XR_AT(atomic_load_explicit((p), memory_order_relaxed))
+#define xr_load_acquire(p)	XR_AT(atomic_load_explicit((p), memory_order_acquire))
+#define xr_store_relaxed(p, v)	XR_AT(atomic_store_explicit((p), (v), memory_order_relaxed))
+#define xr_store_release(p, v)	XR_AT(atomic_store_explicit((p), (v), memory_order_release))
 
 /* Read-modify-write: all of them are full barriers on x86 and acq_rel here. */
-#define xr_xchg(p, v)		atomic_exchange_explicit((p), (v), memory_order_acq_rel)
-#define xr_fetch_add(p, v)	atomic_fetch_add_explicit((p), (v), memory_order_acq_rel)
-#define xr_fetch_sub(p, v)	atomic_fetch_sub_explicit((p), (v), memory_order_acq_rel)
-#define xr_fetch_or(p, v)	atomic_fetch_or_explicit((p), (v), memory_order_acq_rel)
-#define xr_fetch_and(p, v)	atomic_fetch_and_explicit((p), (v), memory_order_acq_rel)
+#define xr_xchg(p, v)		XR_AT(atomic_exchange_explicit((p), (v), memory_order_acq_rel))
+#define xr_fetch_add(p, v)	XR_AT(atomic_fetch_add_explicit((p), (v), memory_order_acq_rel))
+#define xr_fetch_sub(p, v)	XR_AT(atomic_fetch_sub_explicit((p), (v), memory_order_acq_rel))
+#define xr_fetch_or(p, v)	XR_AT(atomic_fetch_or_explicit((p), (v), memory_order_acq_rel))
+#define xr_fetch_and(p, v)	XR_AT(atomic_fetch_and_explicit((p), (v), memory_order_acq_rel))
 
 /* Compare and swap, sequentially consistent: also orders later loads after it. */
 #define xr_cas(p, expected, desired) \
-	atomic_compare_exchange_strong_explicit((p), (expected), (desired), \
-						memory_order_seq_cst, memory_order_seq_cst)
+	XR_AT(atomic_compare_exchange_strong_explicit((p), (expected), (desired), \
+						      memory_order_seq_cst, memory_order_seq_cst))
 
 /*
  * Store-load barrier of the "publish, then look whether the other side sleeps"
@@ -43,7 +50,6 @@ static inline void xr_fence_store_load(void)
 	atomic_thread_fence(memory_order_seq_cst);
 #endif
 }
-
 
 static inline void xr_cpu_relax(void)
 {

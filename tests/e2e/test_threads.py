@@ -27,6 +27,28 @@ def test_first_call_race(env):
     assert served.result().ret == n
 
 
+def test_first_connections_of_many_programs(env):
+    """Each begins with eight threads: who of them makes the link between the two programs, and with which of its
+    directions, makes no difference to what comes back."""
+    server = shell.Shell(env, "server")
+    lfd = server.ok("socket", socket.AF_INET, socket.SOCK_STREAM, 0)
+    server.ok("bind", lfd, env.address, 0)
+    server.ok("listen", lfd, 128)
+    port = int(server("getsockname", lfd).words[1])
+    rounds, n = 6, 8
+    served = server.bg("accept_echo", lfd, rounds * n)
+    clients = []
+    for _ in range(rounds):
+        client = shell.Shell(env, "client", "race", str(n), str(port), "300")
+        clients.append(client)
+        assert client.collect(0, 40), client.proc.describe()
+        assert client.results[0].ret == n
+    assert served.result().ret == rounds * n
+    if env.lifts:
+        # a short life under load may be over before the move
+        assert env.counters(server.pid)[0]["flows_upgraded"] >= rounds
+
+
 def test_within_one_process(env):
     """Two threads of one process talk to each other."""
     sh = shell.Shell(env, "client")

@@ -12,22 +12,37 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- race N PORT: N threads whose first call ever is made at the same instant ---- */
+/* ---- race N PORT [TURNS]: N threads whose first call ever is made at the same instant; TURNS more ---- */
 
 static pthread_barrier_t gate;
-static int race_port;
+static int race_port, race_turns;
+
+/* What is this thread's, and this turn's, comes back. */
+static int race_turn(int s, uint32_t turn)
+{
+	uint32_t out[10], in[10];
+
+	for (uint32_t i = 0; i < 10; i++)
+		out[i] = (uint32_t)gettid() * 2654435761u + turn * 40503u + i;
+	return send(s, out, sizeof(out), MSG_NOSIGNAL) == sizeof(out) &&
+	       recv(s, in, sizeof(in), MSG_WAITALL) == sizeof(in) && !memcmp(in, out, sizeof(in));
+}
 
 static void *racer(void *unused)
 {
 	struct sockaddr_in a = where4(race_port);
 	char c = 'r';
-	int s;
+	int s, t;
 
 	pthread_barrier_wait(&gate);
 	s = socket(AF_INET, SOCK_STREAM, 0);
 	if (s < 0 || connect(s, (struct sockaddr *)&a, sizeof(a)) || send(s, &c, 1, 0) != 1 ||
-	    recv(s, &c, 1, 0) != 1 || c != 'r' || shutdown(s, SHUT_WR) || recv(s, &c, 1, 0) != 0 ||
-	    close(s))
+	    recv(s, &c, 1, 0) != 1 || c != 'r')
+		return "failed";
+	for (t = 0; t < race_turns; t++)
+		if (!race_turn(s, t))
+			return "failed";
+	if (shutdown(s, SHUT_WR) || recv(s, &c, 1, 0) != 0 || close(s))
 		return "failed";
 	return unused;
 }
@@ -39,6 +54,7 @@ static long c_race(struct call *k)
 	pthread_t t[256];
 
 	race_port = arg(k, 2);
+	race_turns = k->argc > 3 ? arg(k, 3) : 0;
 	pthread_barrier_init(&gate, NULL, n);
 	for (int i = 0; i < n; i++)
 		if (pthread_create(&t[i], NULL, racer, NULL))
