@@ -87,7 +87,7 @@ static inline int xr_epoll_wait_ms(struct xr_epoll *ep, int epfd, struct epoll_e
 				   int ms, const sigset_t *sigmask)
 {
 	struct xr_signal_mark mark = xr_signal_mark();
-	int first = INT_MIN;
+	int first = INT_MIN, saved = errno;
 	uint64_t begun = 0;
 
 	/* the call of a program of which nothing has moved: the kernel's, and a look at its answer */
@@ -105,8 +105,11 @@ static inline int xr_epoll_wait_ms(struct xr_epoll *ep, int epfd, struct epoll_e
 		xr_fetch_sub(&ep->plain, 1);
 		if (xr_likely(first >= 0) && xr_likely(!xr_ep_told(ep, evs, first)))
 			return first;
-		if (first == -1)
+		if (first == -1) {
 			first = -errno;
+			/* it may be of our own event that the kernel complains */
+			errno = saved;
+		}
 	}
 	return xr_epoll_wait_moved(ep, epfd, evs, max, ms, sigmask, mark, first, first == INT_MIN ? 0 : begun);
 }
