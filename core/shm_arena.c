@@ -144,9 +144,12 @@ int xr_shm_arena_attach(struct xr_shm_arena *a, int fd)
 
 void xr_shm_arena_destroy(struct xr_shm_arena *a)
 {
+	int fd = a->fd;
+
 	if (a->base)
 		xr_unmap(a->base, a->size);
-	xr_fd_close(a->fd);
 	a->base = NULL;
+	/* first: a child forked in between would close whatever has the number by then */
 	a->fd = -1;
+	xr_fd_close(fd);
 }

@@ -13,6 +13,7 @@
 #include "signals.h"
 #include "spare.h"
 #include "trace.h"
+#include "upgrade.h"
 
 struct xr_config xr_cfg;
 XR_FORK_DATA int xr_active;
@@ -121,6 +122,7 @@ void xr_process_child(void)
 	xr_stats_after_fork();
 	xr_trace_forked();
 	xr_signal_forked();
+	xr_upgrade_forked();
 	xr_flow_forked();
 	xr_helper_forked();
 	xr_control_forked();

@@ -106,6 +106,15 @@ int xr_rendezvous_accept(int lfd);
 /* The flow is due: begins an attempt if it may move (upgrade_begin.c); tx_lock of the flow held. */
 void xr_up_begin(struct xr_flow *f, int fd);
 
+/* The number goes first: a child forked in between would close whatever has it by then. */
+static inline void xr_up_close(int *fd)
+{
+	int n = *fd;
+
+	*fd = -1;
+	xr_fd_close(n);
+}
+
 /* ---- attempts (upgrade_attempt.c); tx_lock of the flow held ---- */
 
 /* A place for an attempt by name, or over a link; perhaps an idle one's.  NULL: there is none. */

@@ -92,9 +92,9 @@ void xr_up_free(struct xr_upgrade *u)
 		xr_fetch_and(&u->past.own->state, ~XR_DIR_NAMED);
 	if (u->dir && u->lfd >= 0)
 		xr_rundir_unlink(&u->tuple);
-	xr_fd_close(u->lfd);
-	xr_fd_close(u->conn);
-	xr_fd_close(u->diag);
+	xr_up_close(&u->lfd);
+	xr_up_close(&u->conn);
+	xr_up_close(&u->diag);
 	xr_shm_arena_destroy(&u->arena);
 	if (u->link)
 		xr_link_unref(u->link);

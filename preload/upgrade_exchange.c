@@ -384,16 +384,14 @@ static int up_host_call(struct xr_upgrade *u, int fd)
 	if (!r) {
 		if (u->dir && u->lfd >= 0)
 			xr_rundir_unlink(&u->tuple);
-		xr_fd_close(u->lfd);
-		u->lfd = -1;
+		xr_up_close(&u->lfd);
 		u->call = g.m;
 		return up_host_answer(u, fd);
 	}
 	xr_info("a caller was refused: error %d", -r);
 	xr_stats_add(XR_STAT_HANDSHAKE_REFUSED, 1);
 	xr_stats_reason(xr_up_errno_reason(r));
-	xr_fd_close(u->conn);
-	u->conn = -1;
+	xr_up_close(&u->conn);
 	if (u->via) {
 		xr_store_relaxed(&u->via->liar, 1);
 		xr_link_unref(u->via);

@@ -173,6 +173,20 @@ def test_fork_then_new_connections(live):
     live.turns()
 
 
+def test_child_accepts_as_many_as_its_parent_did(live):
+    """The first between two processes is moved by name, the next over what they share; so again in the child."""
+    for _ in range(4):
+        live.upgrade(*live.connect())
+    child = live.server.fork()
+    ends = [live.connect(server=child) for _ in range(4)]
+    for c, s in ends:
+        live.upgrade(c, s)
+    for c, s in ends:
+        live.turns(5, 500, c, s)
+    end_child(live.server, child)
+    live.turns()
+
+
 @pytest.mark.parametrize("unread", [0, 5000])
 def test_inetd(live, unread):
     """The socket becomes 0, 1 and 2 of a program that knows nothing: cat."""
