@@ -24,6 +24,12 @@
 #define SPIN_SWITCH	3000u		/* cycles: a yield that took longer ran somebody else */
 #define SPIN_QUIET	16		/* yields that came back at once until the core is ours */
 #define SPIN_HOG	1000000u	/* cycles: whoever ran does not give the core back soon */
+/*
+ * Where that happened a yield costs a turn of all who want the core, and a sleeper is woken before them:
+ * no spinning for so long, twice as long each time that nothing has changed.
+ */
+#define SPIN_AWAY	5000000u	/* ns; doubled at most SPIN_AWAYS times */
+#define SPIN_AWAYS	7u
 
 struct waiter_tls {
 	void *scratch;
@@ -32,6 +38,8 @@ struct waiter_tls {
 	uint32_t self;
 	uint32_t crowded;	/* > 0: others want this core, yield after every look */
 	uint32_t tx_spin, poll_spin;
+	uint32_t hogs;		/* yields, of late, that took the core away */
+	uint64_t away;		/* ns: no yield before then */
 };
 static __thread struct waiter_tls tls = { .crowded = SPIN_QUIET };
 
@@ -233,7 +241,14 @@ static int spin_yield(void)
 		tls.crowded = SPIN_QUIET;
 	else if (tls.crowded)
 		tls.crowded--;
-	return c >= SPIN_HOG;
+	if (xr_likely(c < SPIN_HOG)) {
+		tls.hogs -= tls.hogs != 0;
+		return 0;
+	}
+	tls.away = xr_now_ns() + ((uint64_t)SPIN_AWAY << tls.hogs);
+	if (tls.hogs < SPIN_AWAYS)
+		tls.hogs++;
+	return 1;
 }
 
 /* Threads that share a budget race for it: any of their values will do. */
@@ -260,7 +275,7 @@ int xr_spin(uint32_t *budget, uint32_t times, int (*again)(void *arg), void *arg
 	uint32_t b = budget_get(budget);
 	int i, r, hog = 0, looks = tls.crowded ? 1 : SPIN_FIRST;
 
-	if (!max)
+	if (!max || (xr_unlikely(tls.hogs) && xr_now_ns() < tls.away))
 		return again(arg);
 	if (!b || b > max)
 		b = (uint32_t)max;
