@@ -250,11 +250,23 @@ static int ctl_is_valid(int op, const struct epoll_event *ev)
 	return op == EPOLL_CTL_ADD && !(ev->events & ~ok);
 }
 
+#define CTL_AGAIN	8	/* it may come to the fabric again meanwhile */
+
+/*
+ * What a registration of a flow on a fabric needs of ours, and the kernel's own does not.  The kernel has no
+ * word of descriptors for it, so that is ours even where another thread has brought the flow to TCP since.
+ */
+static int ctl_is_short(int op, const struct xr_flow *f, int r)
+{
+	return op == EPOLL_CTL_ADD && (r == -EMFILE || r == -ENFILE || ((r == -ENOSPC || r == -ENOMEM) &&
+								       (xr_load_acquire(&f->path) & XR_PATH_FABRIC)));
+}
+
 int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 {
 	struct xr_epoll *ep = xr_fd_epoll(epfd);
 	struct xr_flow *f = xr_fd_flow(fd);
-	int r;
+	int r, again = 0;
 
 	if (!f || (op != EPOLL_CTL_ADD && op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) ||
 	    (op != EPOLL_CTL_DEL && !ev)) {
@@ -283,6 +295,7 @@ int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 	}
 	if (!ep || ep->gen != xr_ep_gen)
 		return sys_ctl_program(epfd, op, fd, ev);
+retry:
 	r = xr_ep_big_lock();
 	if (r)
 		return -ENOMEM;
@@ -293,6 +306,13 @@ int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 	r = ep->fds ? ctl_flow(ep, epfd, op, fd, f, ev) : -EBADF;
 	xr_ep_unlock(ep);
 	xr_ep_big_unlock();
+	/* the program is to have what the kernel says of its socket, not what we lack */
+	if (xr_unlikely(ctl_is_short(op, f, r)) && again++ < CTL_AGAIN) {
+		if ((xr_load_acquire(&f->path) & XR_PATH_FABRIC) || xr_flow_up(f))
+			xr_flow_hand_over(f, fd, r == -EMFILE || r == -ENFILE ? XR_REASON_LIMIT_FDS :
+					  XR_REASON_LIMIT_MEMORY, XR_HANDOVER_WAIT_NS);
+		goto retry;
+	}
 	if (xr_unlikely(r == 1)) {
 		xr_flow_stay_tcp(f, fd, XR_REASON_LIMIT_MEMORY);
 		r = 0;

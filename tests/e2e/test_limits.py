@@ -195,3 +195,17 @@ def test_killed_by_nothing(env):
     p = env.start("client", ["sh", "-c", "grep -E '^Sig(Blk|Ign)' /proc/self/status; kill -XFSZ $$"])
     p.wait()
     assert p.returncode == -signal.SIGXFSZ
+
+
+def test_epoll_files_of_one_connection_each(live):
+    """Each takes descriptors of ours where its connection is on a fabric: the program hears of none."""
+    ends = [live.connect() for _ in range(16)]
+    for c, s in ends:
+        live.upgrade(c, s)
+    assert live.server("rlimit", resource.RLIMIT_NOFILE, 64).ret == 0
+    for i, (c, s) in enumerate(ends):
+        ep = live.server.ok("epoll_create", 0)
+        assert live.server("epoll_ctl", ep, 1, s.fd, 1, i).ret == 0
+        c.sendall(100)
+        assert live.server("epoll_wait", ep, 2, 2000).ret == 1
+        assert s.recv(100, 0x100).ret == 100
