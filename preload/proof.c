@@ -91,8 +91,8 @@ struct proof_answer {
 	uint8_t attr[2048];
 };
 
-/* What the kernel counts, if the answer holds it. */
-static int proof_info(const struct proof_answer *a, size_t n, struct tcp_info *info)
+/* An attribute of the answer, and its length; or NULL. */
+static const uint8_t *proof_attr(const struct proof_answer *a, size_t n, uint32_t type, size_t *len)
 {
 	size_t at = 0;
 
@@ -103,16 +103,35 @@ static int proof_info(const struct proof_answer *a, size_t n, struct tcp_info *i
 		memcpy(&h, a->attr + at, sizeof(h));
 		if (h.nla_len < sizeof(h) || h.nla_len > n - at)
 			break;
-		if (h.nla_type == INET_DIAG_INFO) {
-			size_t len = h.nla_len - sizeof(h);
-
-			memset(info, 0, sizeof(*info));
-			memcpy(info, a->attr + at + sizeof(h), len < sizeof(*info) ? len : sizeof(*info));
-			return len < offsetof(struct tcp_info, tcpi_bytes_received) + 8 ? -EOPNOTSUPP : 0;
+		if (h.nla_type == type) {
+			*len = h.nla_len - sizeof(h);
+			return a->attr + at + sizeof(h);
 		}
 		at += (h.nla_len + 3u) & ~3u;
 	}
-	return -EOPNOTSUPP;
+	return NULL;
+}
+
+/* What the kernel counts, if the answer holds it. */
+static int proof_info(const struct proof_answer *a, size_t n, struct tcp_info *info)
+{
+	size_t len = 0;
+	const uint8_t *from = proof_attr(a, n, INET_DIAG_INFO, &len);
+
+	if (!from || len < offsetof(struct tcp_info, tcpi_bytes_received) + 8)
+		return -EOPNOTSUPP;
+	memset(info, 0, sizeof(*info));
+	memcpy(info, from, len < sizeof(*info) ? len : sizeof(*info));
+	return 0;
+}
+
+/* Which directions its program has shut down. */
+static uint32_t proof_shut(const struct proof_answer *a, size_t n)
+{
+	size_t len = 0;
+	const uint8_t *at = proof_attr(a, n, INET_DIAG_SHUTDOWN, &len);
+
+	return at && len ? *at : 0;
 }
 
 /* info: NULL, not asked for. */
@@ -173,6 +192,7 @@ static int proof_query(int nl, const struct xr_tuple *t, struct xr_sock_ident *i
 			return -ENOENT;
 		id->inode = a.m.idiag_inode;
 		id->uid = a.m.idiag_uid;
+		id->shut = proof_shut(&a, (size_t)n);
 		return info ? proof_info(&a, (size_t)n, info) : 0;
 	}
 	return -EIO;

@@ -40,6 +40,7 @@ static inline void xr_tuple_mirror(struct xr_tuple *to, const struct xr_tuple *f
 
 struct xr_sock_ident {
 	uint32_t inode, uid;
+	uint32_t shut;		/* 1: for reading, 2: for writing, 3: both, as close(2) begins */
 };
 
 /*

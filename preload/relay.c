@@ -16,6 +16,7 @@
 #define RELAY_BUF	65536u
 #define RELAY_NAP_NS	1000000000	/* what no event tells of is looked for so often */
 #define RELAY_SOON_NS	10000000	/* ... and where its end is all that is missing */
+#define RELAY_SHUT_WR	2		/* SEND_SHUTDOWN of the kernel, alone */
 
 enum relay_eof { RELAY_OPEN, RELAY_EOF, RELAY_RESET };
 
@@ -34,6 +35,7 @@ struct relay {
 	struct xr_tuple near;
 	uint64_t closed;		/* when the program had gone, ns; 0: not yet */
 	uint64_t looked;		/* ... and when that was looked for, where nothing tells of it */
+	uint64_t ended;			/* when the program's end came, ns */
 	struct relay_pipe down, up;	/* from the peer, to the peer */
 	int lost;			/* the peer takes nothing any more */
 };
@@ -63,6 +65,57 @@ static int relay_shut(struct relay *r)
 	if (xr_load_acquire(&r->f->path) & XR_PATH_FABRIC)
 		return xr_flow_shutdown(r->f, r->fd, SHUT_WR);
 	return (int)xr_sys2(SYS_shutdown, r->fd, SHUT_WR);
+}
+
+/* Another process goes on with the connection: when it ends is not for this program alone to say. */
+static int relay_shared(const struct relay *r)
+{
+	return xr_flow_holders(r->f) > 1;
+}
+
+static void relay_reset(int fd)
+{
+	static const struct linger rst = { 1, 0 };
+
+	xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
+}
+
+/* The program, or the time for what it left, is gone: as its own close would, for who has it alone. */
+static void relay_abort(struct relay *r)
+{
+	if (!relay_shared(r))
+		relay_reset(r->fd);
+}
+
+/* Nobody has the program's end of it: the kernel shows no file for the socket, or no socket. */
+static int relay_no_file(struct relay *r, uint32_t *shut)
+{
+	struct xr_sock_ident id = { 0, 0, 0 };
+	int e = xr_proof_lookup(&r->near, &id);
+
+	*shut = id.shut;
+	return e == -ENOENT || (!e && !id.inode);
+}
+
+/*
+ * The program's end came, and the connection has others.  1: by shutdown(2), which ends it for all;
+ * 0: by the last close, which does not; -EAGAIN: that is seen in a moment.
+ */
+static int relay_ends(struct relay *r)
+{
+	uint64_t now = xr_now_ns();
+	uint32_t shut = 0;
+
+	if (!r->tcp)
+		return !(xr_ksock_poll(r->far, 0) & POLLHUP);
+	if (!r->ended)
+		r->ended = now;
+	if (relay_no_file(r, &shut)) {
+		r->closed = now;
+		return 0;
+	}
+	/* close(2) shuts both directions down, and the end goes out before the file goes */
+	return shut == RELAY_SHUT_WR || now - r->ended >= RELAY_SOON_NS ? 1 : -EAGAIN;
 }
 
 static int relay_failed(ssize_t n)
@@ -140,6 +193,16 @@ static int relay_up(struct relay *r, short *in, short *out)
 				*out |= POLLOUT;
 				return 0;
 			}
+			if (relay_shared(r)) {
+				int end = relay_ends(r);
+
+				if (end < 0)
+					return 0;
+				if (!end) {
+					p->over = 1;
+					break;
+				}
+			}
 			relay_shut(r);
 			p->over = 1;
 			break;
@@ -165,19 +228,11 @@ static void relay_end(struct relay *r)
 	r->f = NULL;
 }
 
-static void relay_reset(int fd)
-{
-	static const struct linger rst = { 1, 0 };
-
-	xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
-}
-
-/* Nobody has the program's end of it: the kernel shows no file for the socket, or no socket. */
+/* The same, looked for now and then: nothing tells of it. */
 static int relay_orphaned(struct relay *r)
 {
-	struct xr_sock_ident id;
+	uint32_t shut;
 	uint64_t now;
-	int e;
 
 	if (!r->tcp || !r->up.eof)
 		return 0;
@@ -185,8 +240,7 @@ static int relay_orphaned(struct relay *r)
 	if (now - r->looked < RELAY_NAP_NS / 2)
 		return 0;
 	r->looked = now;
-	e = xr_proof_lookup(&r->near, &id);
-	return e == -ENOENT || (!e && !id.inode);
+	return relay_no_file(r, &shut);
 }
 
 /* The program has gone altogether: nobody reads what the peer may send yet. */
@@ -202,7 +256,7 @@ static int relay_expired(struct relay *r)
 {
 	if (!relay_closed(r) || xr_now_ns() - r->closed < XR_CARE_NS)
 		return 0;
-	relay_reset(r->fd);
+	relay_abort(r);
 	xr_stats_add(XR_STAT_UNDELIVERED, 1);
 	return 1;
 }
@@ -230,7 +284,7 @@ static int relay_step(struct relay *r, struct pollfd p[2], long *nap)
 	uint32_t owes;
 
 	if (relay_down(r, &from_peer, &to_prog) || relay_up(r, &from_prog, &to_peer)) {
-		relay_reset(r->fd);
+		relay_abort(r);
 		return 1;
 	}
 	if (relay_expired(r) || relay_peer_gone(r))
@@ -246,7 +300,7 @@ static int relay_step(struct relay *r, struct pollfd p[2], long *nap)
 	/* a hang-up stands for ever: it is looked for only where it says something new */
 	if (r->up.over && !r->down.over && !r->closed)
 		p[1].fd = r->far;
-	if (r->down.over && (r->lost || r->down.eof == RELAY_RESET))
+	if ((r->down.over && (r->lost || r->down.eof == RELAY_RESET)) || (r->ended && !r->up.over))
 		*nap = RELAY_SOON_NS;
 	return 0;
 }

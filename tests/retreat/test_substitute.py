@@ -7,6 +7,7 @@ import fcntl
 import os
 import signal
 import socket
+import sys
 
 import pytest
 
@@ -198,6 +199,51 @@ def test_a_vfork_child(live, end):
         live.turns(20, 3000)
     me.close()
     harness.until(lambda: not relays(live.env), 5, "no process left")
+
+
+@pytest.mark.parametrize("reads", [0, 2000])
+@pytest.mark.parametrize("ends", ["closes", "shuts"])
+def test_the_program_of_a_child_ends_and_the_parent_goes_on(live, reads, ends):
+    """Bytes before a seal of the child's and a peer that went on behind it: only a relay can hand them over."""
+    me, peer = live.s, live.c
+    peer.sendall(1000)
+    assert me.poll(shell.EV_IN, 2000) == shell.EV_IN
+    child = live.server.fork()
+    mine = me.as_seen_by(child)
+    mine.sendall(10)
+    assert peer.recv(10, WAITALL).ret == 10
+    peer.sendall(1000)
+    out, script, go = (os.path.join(live.env.stats, name) for name in ("got", "script", "go"))
+    with open(script, "w", encoding="ascii") as f:
+        f.write("while [ ! -e %s ]; do sleep 0.02; done\nhead -c %d <&%d >%s\n" % (go, reads, me.fd, out))
+        if ends == "shuts":
+            f.write("%s -c 'import socket as s, time; s.socket(fileno=%d).shutdown(1); time.sleep(.3)'\n" % (
+                sys.executable, me.fd))
+    child.ok("unsetenv", "LD_PRELOAD")
+    child.bg("exec", "sh", script)
+    if live.env.mode == "both":
+        harness.until(lambda: relays(live.env), 5, "a relay")
+    with open(go, "w", encoding="ascii"):
+        pass
+    assert live.server("wait", child.pid).ints == [0]
+    of_file(me, out, reads)
+    harness.until(lambda: not relays(live.env), 5, "no process left")
+    me.tx = mine.tx
+    if ends == "shuts":
+        assert peer.recv(1, timeout=5).ret == 0
+    else:
+        assert peer.recv(1, shell.DONTWAIT).err == "EAGAIN"
+    # what the relay had taken of the rest was for the program alone
+    left = me.sh("recv", me.fd, 2000 - reads, shell.DONTWAIT, me.rx_key, reads)
+    assert live.env.mode == "both" or left.ret == 2000 - reads or left.err == "EAGAIN"
+    me.rx = peer.tx
+    peer.sendall(1000)
+    assert me.recv(1000, WAITALL, timeout=5).ret == 1000
+    if ends == "closes":
+        live.turns(20, 1000)
+        me.sendall(N)
+        me.close()
+        assert peer.drain() == (N, None)
 
 
 @pytest.mark.parametrize("how", ["nothing", "fdopen"])
