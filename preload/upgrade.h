@@ -136,6 +136,8 @@ void xr_up_fail(struct xr_upgrade *u, enum xr_reason why);
 void xr_up_step_failed(struct xr_upgrade *u, int r);
 /* Its place is free; nothing else is done. */
 void xr_up_free(struct xr_upgrade *u);
+/* The reason for now; it goes on looking. */
+void xr_up_found_nobody(struct xr_flow *f);
 /* Another attempt when the connection has lived on for a while. */
 void xr_up_later(struct xr_flow *f, uint32_t turns, uint64_t bytes);
 

@@ -138,6 +138,13 @@ void xr_up_give_up(struct xr_flow *f, enum xr_reason why)
 	}
 }
 
+void xr_up_found_nobody(struct xr_flow *f)
+{
+	xr_store_relaxed(&f->reason, XR_REASON_PEER_NOT_XRDMA);
+	xr_stats_reason(XR_REASON_PEER_NOT_XRDMA);
+	xr_stats_flow_reason(f->st, XR_REASON_PEER_NOT_XRDMA);
+}
+
 /* Another attempt when the connection has lived on for a while. */
 void xr_up_later(struct xr_flow *f, uint32_t turns, uint64_t bytes)
 {
@@ -280,6 +287,9 @@ void xr_up_expired(struct xr_upgrade *u)
 			return;
 		}
 		xr_up_free(u);
+		/* "young" is not the truth any more */
+		if (again && tries && xr_load_relaxed(&f->reason) == XR_REASON_YOUNG)
+			xr_up_found_nobody(f);
 		if (again)
 			xr_up_later(f, 64 + xr_load_relaxed(&f->turns), 1ull << (20 + shift));
 		else if (!xr_up_elsewhere(f, (uint32_t)dir))

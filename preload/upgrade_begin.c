@@ -205,9 +205,7 @@ static void up_begin_call(struct xr_upgrade *u, int fd)
 			xr_up_give_up(f, XR_REASON_PEER_NOT_XRDMA);
 			return;
 		}
-		xr_store_relaxed(&f->reason, XR_REASON_PEER_NOT_XRDMA);
-		xr_stats_reason(XR_REASON_PEER_NOT_XRDMA);
-		xr_stats_flow_reason(f->st, XR_REASON_PEER_NOT_XRDMA);
+		xr_up_found_nobody(f);
 		up_seldom(f);
 	} else {
 		xr_up_later(f, any ? 1 : 2u << n, any ? 4096 : 8192ull << n);

@@ -162,3 +162,20 @@ def test_both_ends_in_one_process(env):
     # two ends of a link, a doorbell each way, what proves and what is asked by operators
     assert fds <= 16
     assert kib / flows < 24
+
+
+@pytest.mark.modes("both")
+def test_refused_by_a_server_that_carries_others(env):
+    """The connections that it has no place for do not stay `young' for ever."""
+    env.env["XRDMA_MAX_FLOWS"] = "2"
+    server = shell.Shell(env, "server")
+    del env.env["XRDMA_MAX_FLOWS"]
+    p = shell.Pair(env, server=server)
+    p.upgrade()
+    ends = [p.connect() for _ in range(3)]
+
+    def reasons():
+        for c, s in ends:
+            p.turns(60, 100, c, s)
+        return {f["reason"] for f in env.flows(p.client.pid) if f["carrier"] == "tcp"} == {"peer-not-xrdma"}
+    harness.until(reasons, 15, "a reason")
