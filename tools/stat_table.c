@@ -154,8 +154,7 @@ static void make_row(struct row *r, const struct xr_stat_options *opt, const str
 	set(r, 3, "%s", xr_stat_addr(&f->id.local, opt->numeric, opt->resolve, buf, sizeof(buf)));
 	set(r, 4, "%s", xr_stat_addr(&f->id.peer, opt->numeric, opt->resolve, buf, sizeof(buf)));
 	set(r, 5, "%s", xr_segment_carrier(f));
-	set(r, 6, "%s", f->id.reason && f->id.state != XR_STATE_LISTEN
-				? xr_reason_name(f->id.reason) : "-");
+	set(r, 6, "%s", f->id.reason ? xr_reason_name(f->id.reason) : "-");
 	if (fabric) {
 		set(r, 7, "%s", human(f->tx.window, buf, sizeof(buf)));
 		set(r, 8, "%u/%u", f->tx.credits, f->tx.slots);

@@ -158,8 +158,8 @@ def test_listeners_of_programs_under_xrdma(stat, publish, tmp_path):
         table = rows(stat("-lnp").stdout)
         mine = [r for r in table if r[-1].startswith("python3") and "[%d] " % p.pid in r[-1]]
         assert sorted(r[:7] for r in mine) == [
-            ["LISTEN", "0", "0", "127.0.0.1:%d" % v4, "*:*", "tcp", "-"],
-            ["LISTEN", "0", "0", "[::1]:%d" % v6, "*:*", "tcp", "-"]]
+            ["LISTEN", "0", "0", "127.0.0.1:%d" % v4, "*:*", "tcp", "listener"],
+            ["LISTEN", "0", "0", "[::1]:%d" % v6, "*:*", "tcp", "listener"]]
         assert not [r for r in table if r[3].split(":")[-1] in others]
         assert not [r for r in table[1:] if r[0] != "LISTEN"]
         states = [r[0] for r in rows(stat("-aln", "--pid=%d" % p.pid).stdout)[1:]]
