@@ -22,7 +22,7 @@ enum {
 
 static const struct argp_option options[] = {
 	{"connections", 'c', 0, 0, "a line per connection and direction", 1},
-	{"messages", 'm', 0, 0, "a line per message", 1},
+	{"messages", 'm', 0, 0, "two lines per message", 1},
 	{"waterfall", 'W', 0, 0, "a picture of each message", 1},
 	{"last", 'n', "N", 0, "so many messages, the latest (10; 0: all)", 1},
 	{"watch", 'w', "SECS", 0, "again every SECS seconds", 1},

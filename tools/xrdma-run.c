@@ -112,11 +112,13 @@ static const struct argp_option *options(void)
 	};
 	static struct argp_option all[XR_KEY_COUNT + 8 + sizeof(own) / sizeof(own[0])];
 	static char names[XR_KEY_COUNT][32], help[XR_KEY_COUNT][160];
+	static const struct xr_config none;
 	const char *section = "";
 	int n = 0, group = 0;
 
 	for (int i = 0; i < XR_KEY_COUNT; i++) {
 		const struct xr_config_key *key = &xr_config_keys[i];
+		const char *def = *key->def ? key->def : i == XR_KEY_RDMA_KEY ? xr_key_path(&none) : "none";
 
 		if (strcmp(section, key->section)) {
 			static const char *const title[] = {"Settings:", "Limits:", "Thresholds:", "RDMA:"};
@@ -128,7 +130,7 @@ static const struct argp_option *options(void)
 		xr_settings_option_name((enum xr_config_key_id)i, names[i], sizeof(names[i]));
 		snprintf(help[i], sizeof(help[i]), "%s (%s%s%s)", key->help,
 			 key->names ? key->names : "default", key->names ? "; default " : " ",
-			 *key->def ? key->def : "none");
+			 def);
 		all[n++] = (struct argp_option){names[i], OPT_SETTING + i, key->metavar, 0, help[i],
 						group};
 	}
