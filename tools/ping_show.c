@@ -54,6 +54,8 @@ void ping_show_path(const struct ping_path *p)
 	printf("tcp      %s -> %s, connected in %.3f ms\n", p->local, p->peer, (double)p->tcp_ns / 1e6);
 	printf("fabric   %s: the peer is on %s host\n", fabric_name(p), p->is_local ? "this" : "another");
 	if (p->fabric == 'r') {
+		if (!p->opt->cfg.rdma || p->opt->cfg.fabric == XR_FABRIC_SHM)
+			printf("settings do not allow RDMA: %s\n", !p->opt->cfg.rdma ? "rdma = no" : "fabric = shm");
 		if (p->opt->cfg.rdma_trust == XR_TRUST_FABRIC)
 			printf("trust    the network\n");
 		else if (p->opt->key_error)
