@@ -137,6 +137,18 @@ static void check_limits(void)
 	}
 }
 
+static void check_run_dir(void)
+{
+	const char *dir = check_cfg->run_dir, *why = *dir ? xr_probe_run_dir(dir) : NULL;
+
+	if (why)
+		xr_check_report(XR_NOTE, "run_dir", "%s: %s: connections to other network namespaces stay on TCP",
+				dir, why);
+	else if (*dir)
+		xr_check_report(XR_OK, "run_dir", "programs in another network namespace of this host are met in %s",
+				dir);
+}
+
 /* The exit status that starting it would end in, or 0. */
 static int check_program(char *const *argv, char path[PATH_MAX])
 {
@@ -193,6 +205,13 @@ static int verdict(const char *endpoint, const char *program, int found, struct 
 	else if (check_reason)
 		printf("Connections %s%s would stay on TCP: %s (%s)\n", to, where,
 		       xr_reason_name(check_reason), xr_reason_text(check_reason));
+	else if (peer.dir)
+		printf("Connections to %s would move to shared memory once they pay, if the other end is on this host "
+		       "and has the directory %s; %s.\n", endpoint, check_cfg->run_dir,
+		       peer.far ? "else they would be tried over RDMA" : "else they would stay on TCP");
+	else if (peer.unsaid)
+		printf("Connections to %s would move to shared memory once they pay, if the settings of the server "
+		       "allow it.\n", endpoint);
 	else if (peer.far)
 		printf("Connections to %s would be tried over RDMA once they pay; xr-ping(1) tells what comes "
 		       "of it.\n", endpoint);
@@ -211,7 +230,7 @@ int xr_check(const struct xr_settings *settings, const char *preload, const char
 	     char **argv)
 {
 	static struct xr_config cfg;
-	struct xr_check_peer peer = {false, false, false};
+	struct xr_check_peer peer = {.far = false};
 	struct addrinfo *ai = NULL;
 	char program[PATH_MAX];
 	int found;
@@ -236,6 +255,7 @@ int xr_check(const struct xr_settings *settings, const char *preload, const char
 	check_one("proof", "inet_diag", xr_probe_inet_diag(), XR_REASON_PROOF_UNAVAILABLE);
 	check_limits();
 	check_stats();
+	check_run_dir();
 	if (ai) {
 		peer = xr_check_peer(&cfg, ai, program); /* the one a program tries first */
 		freeaddrinfo(ai);

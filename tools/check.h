@@ -38,6 +38,8 @@ struct xr_check_peer {
 	bool refused; /* nobody listens there */
 	bool unknown; /* who listens cannot be found out */
 	bool far;     /* it is on another host, and RDMA would be tried */
+	bool dir;     /* it is in another network namespace, perhaps: run_dir would be tried */
+	bool unsaid;  /* it runs under xrdma, and its settings cannot be found out */
 };
 
 /* The far end of a connection by program (its path; "": unknown): who it is, and what it would do. */

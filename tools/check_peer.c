@@ -68,7 +68,10 @@ static void no_warning(void *arg, const char *where, unsigned int line, const ch
 	(void)arg, (void)where, (void)line, (void)msg;
 }
 
-/* What the process was told when it started, as far as its environment and the files of today say. */
+/*
+ * What the process was told when it started, as far as its environment and the files of today say. False: that cannot
+ * be known; what is read may be what the program has written there since, its title for one.
+ */
 static bool peer_config(pid_t pid, struct xr_config *cfg)
 {
 	static char text[1 << 18];
@@ -83,8 +86,11 @@ static bool peer_config(pid_t pid, struct xr_config *cfg)
 	len = fread(text, 1, sizeof(text) - 1, f);
 	fclose(f);
 	text[len] = '\0';
-	for (; p < text + len && n < XR_ARRAY_LEN(envp) - 1; p += strlen(p) + 1)
+	for (; p < text + len && n < XR_ARRAY_LEN(envp) - 1; p += strlen(p) + 1) {
+		if (!strchr(p, '='))
+			return false;
 		envp[n++] = p;
+	}
 	envp[n] = NULL;
 	xr_config_load(cfg, NULL, envp, no_warning, NULL);
 	return true;
@@ -132,8 +138,8 @@ static bool peer_is_short_of_fds(pid_t pid)
 	return xr_probe_fds_scarce(soft, hard);
 }
 
-/* A server under xrdma: does it keep its connections, or this one, to TCP? */
-static void check_server(const struct xr_listener *who, const struct sockaddr *sa)
+/* A server under xrdma: does it keep its connections, or this one, to TCP? False: its settings are not known. */
+static bool check_server(const struct xr_config *ours, const struct xr_listener *who, const struct sockaddr *sa)
 {
 	static struct xr_config cfg;
 	struct xr_segment seg = {.n_flows = 0};
@@ -143,7 +149,8 @@ static void check_server(const struct xr_listener *who, const struct sockaddr *s
 	config = peer_config(who->pid, &cfg);
 	if (config)
 		why = xr_config_off(&cfg);
-	segment = config && cfg.stats && peer_segment(who, cfg.stats_dir, &seg);
+	segment = config ? cfg.stats && peer_segment(who, cfg.stats_dir, &seg) :
+			   peer_segment(who, ours->stats_dir, &seg);
 	/* its own word counts */
 	if (segment)
 		why = (enum xr_reason)xr_segment_off(&seg);
@@ -158,12 +165,16 @@ static void check_server(const struct xr_listener *who, const struct sockaddr *s
 	if (config)
 		check_rule(&cfg, who->exe, segment ? seg.program : NULL, XR_ROLE_SERVER, sa, sa,
 			   XR_REASON_PEER_NOT_XRDMA);
+	else
+		xr_check_report(XR_NOTE, "listener", "its settings cannot be known: its environment is overwritten, or "
+				"not ours to read");
 	if (segment)
 		xr_segment_free(&seg);
+	return config;
 }
 
-/* Another host: may a connection to it be tried over RDMA? */
-static bool check_far(const struct xr_config *cfg, const char *host)
+/* Another host: may a connection to it be tried over RDMA? dir: a program here would look in run_dir first. */
+static bool check_far(const struct xr_config *cfg, const char *host, bool dir)
 {
 	const char *path = xr_key_path(cfg);
 	uint8_t key[XR_KEY_LEN];
@@ -172,15 +183,13 @@ static bool check_far(const struct xr_config *cfg, const char *host)
 
 	explicit_bzero(key, sizeof(key));
 	if (why == XR_REASON_NO_KEY)
-		xr_check_report(XR_BAD, "key", "%s: %s", path, xr_key_error_text(err));
-	xr_check_report(why ? XR_BAD : XR_OK, "path", "%s is another host: %s", host,
+		xr_check_report(dir ? XR_NOTE : XR_BAD, "key", "%s: %s", path, xr_key_error_text(err));
+	xr_check_report(!why ? XR_OK : dir ? XR_NOTE : XR_BAD, "path", "%s is another host%s: %s", host,
+			dir ? ", or another network namespace" : "",
 			why == XR_REASON_NOT_LOCAL ? "the settings do not allow RDMA" :
 			why == XR_REASON_NO_VERBS ? "the kernel here has no RDMA, or none for this user" :
 			why ? "nothing proves its programs" : "RDMA");
-	if (*cfg->run_dir)
-		xr_check_report(XR_NOTE, "run_dir",
-				"programs in another network namespace of this host are met in %s", cfg->run_dir);
-	if (why)
+	if (why && !dir)
 		xr_check_blocked(why);
 	return !why;
 }
@@ -188,7 +197,7 @@ static bool check_far(const struct xr_config *cfg, const char *host)
 struct xr_check_peer xr_check_peer(const struct xr_config *cfg, const struct addrinfo *ai,
 				   const char *program)
 {
-	struct xr_check_peer peer = {false, false, false};
+	struct xr_check_peer peer = {.far = false};
 	char host[NI_MAXHOST], port[NI_MAXSERV], exe[PATH_MAX];
 	struct xr_listener who;
 
@@ -197,7 +206,8 @@ struct xr_check_peer xr_check_peer(const struct xr_config *cfg, const struct add
 	check_rule(cfg, *program ? realpath(program, exe) : NULL, *program ? program : NULL,
 		   XR_ROLE_CLIENT, ai->ai_addr, NULL, XR_REASON_RULE);
 	if (!xr_probe_is_local(ai->ai_addr, ai->ai_addrlen)) {
-		peer.far = check_far(cfg, host);
+		peer.dir = *cfg->run_dir && !xr_probe_run_dir(cfg->run_dir);
+		peer.far = check_far(cfg, host, peer.dir);
 		return peer;
 	}
 	xr_check_report(XR_OK, "path", "%s is this host: shared memory", host);
@@ -213,7 +223,7 @@ struct xr_check_peer xr_check_peer(const struct xr_config *cfg, const struct add
 				(int)who.pid);
 		xr_check_blocked(XR_REASON_PEER_NOT_XRDMA);
 	} else {
-		check_server(&who, ai->ai_addr);
+		peer.unsaid = !check_server(cfg, &who, ai->ai_addr);
 	}
 	return peer;
 }

@@ -127,6 +127,20 @@ bool xr_probe_fds_scarce(uint64_t soft, uint64_t hard)
 	return soft < XR_FD_SCARCE && hard < soft + FDS_WORK;
 }
 
+/* As preload/rundir.c has it; the name that an end makes there has to be possible, too. */
+const char *xr_probe_run_dir(const char *path)
+{
+	struct stat st;
+
+	if (stat(path, &st))
+		return strerror(errno);
+	if (!S_ISDIR(st.st_mode))
+		return strerror(ENOTDIR);
+	if ((st.st_mode & S_IWOTH) || (st.st_uid && st.st_uid != geteuid()))
+		return "others than root, the user and a group may write there";
+	return faccessat(AT_FDCWD, path, W_OK | X_OK, AT_EACCESS) ? strerror(errno) : NULL;
+}
+
 bool xr_probe_is_local(const struct sockaddr *sa, socklen_t len)
 {
 	union {

@@ -22,6 +22,9 @@ int xr_probe_inet_diag(void);
 /* Nothing is left for xrdma beside a program with these limits of open files. */
 bool xr_probe_fds_scarce(uint64_t soft, uint64_t hard);
 
+/* Why no connection can be met in this directory, the setting run_dir; NULL: it is good. */
+const char *xr_probe_run_dir(const char *path);
+
 /* The address is one of this host. */
 bool xr_probe_is_local(const struct sockaddr *sa, socklen_t len);
 

@@ -2,10 +2,12 @@
 """xrdma-run --check promises nothing that would not come true."""
 import contextlib
 import os
+import pathlib
 import resource
 import shutil
 import socket
 import subprocess
+import tempfile
 
 import pytest
 
@@ -201,3 +203,48 @@ def test_a_free_port_is_refused(run):
         where = "127.0.0.1:%d" % s.getsockname()[1]
     p = run("--check", where)
     assert p.returncode == 1 and p.stdout.endswith("would be refused: nobody listens there.\n")
+
+
+WIPED = """import ctypes, sys
+first, last = [int(n) for n in open("/proc/self/stat").read().rsplit(")", 1)[1].split()[47:49]]
+ctypes.memset(first, 0, last - first)
+"""
+
+
+def test_a_server_that_overwrites_its_environment(run, tmp_path):
+    """As programs do that set their title: what it was told cannot be known, what it publishes can."""
+    for options, why in ([], None), (["--enabled=no"], "disabled"):
+        p = Proc(["/usr/bin/python3", "-c", WIPED + SERVER], shim=True, options=options,
+                 env={**clean_env(tmp_path), "XRDMA_CONF": str(run.conf)})
+        try:
+            got = run("--check", "127.0.0.1:%s" % p.line())
+        finally:
+            p.stop()
+        assert "note  listener         its settings cannot be known: " in got.stdout, got.stdout
+        if why:
+            says(got, "peer-not-xrdma", "keeps to TCP: %s\n" % why)
+        else:
+            assert got.returncode == 0 and got.stdout.endswith("if the settings of the server allow it.\n"), got.stdout
+
+
+def test_a_directory_for_other_namespaces(run):
+    """tests/e2e/test_netns.py has what becomes of it."""
+    with tempfile.TemporaryDirectory(prefix="xrdma-run-") as top:
+        look_for_a_directory(run, pathlib.Path(top, "d"))
+
+
+def look_for_a_directory(run, d):
+    where = "--check=192.0.2.1:80"
+    stays = "note  run_dir          %s: %%s: connections to other network namespaces stay on TCP\n" % d
+    says(run("--run-dir=%s" % d, where), "not-local", stays % "No such file or directory")
+    d.mkdir()
+    d.chmod(0o777)
+    says(run("--run-dir=%s" % d, where), "not-local", stays % "others than root, the user and a group may write there")
+    assert stays % "others than root, the user and a group may write there" in run("--run-dir=%s" % d, "--check").stdout
+    d.chmod(0o770)
+    p = run("--run-dir=%s" % d, where)
+    assert p.returncode == 0, p.stdout
+    assert "would move to shared memory once they pay, if the other end is on this host and has the directory %s; " \
+           "else they would stay on TCP.\n" % d in p.stdout, p.stdout
+    says(run("--run-dir=%s" % d, "--fabric=none", where), "disabled")
+    assert list(d.iterdir()) == []

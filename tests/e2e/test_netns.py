@@ -75,6 +75,8 @@ def test_the_tools_say_what_the_program_says(apart, settings, reason):
     with apart.on("client"):
         said = subprocess.run([ping, apart.address], env=env, text=True, capture_output=True, check=False)
     assert "no: %s (" % reason in said.stdout, said.stdout
+    told = "rdma = no" if "XRDMA_RDMA" not in settings else "fabric = shm" if "XRDMA_FABRIC" in settings else None
+    assert ("settings do not allow RDMA: %s\n" % told in said.stdout) == bool(told), said.stdout
 
 
 def test_one_namespace_is_one_host(apart):
@@ -114,6 +116,11 @@ def test_a_common_directory(joined, family):
     p = shell.Pair(joined, joined.address if family == "v4" else joined.address6)
     moves(p)
     p.turns(20, 5000)
+    where = "%s:%d" % (p.host, p.port) if family == "v4" else "[%s]:%d" % (p.host, p.port)
+    with joined.on("client"):
+        said = subprocess.run([harness.find("xrdma-run", "tools/xrdma-run"), "--check=" + where], text=True,
+                              env={**os.environ, **joined.env}, capture_output=True, check=False)
+    assert said.returncode == 0 and "would move to shared memory once they pay, if" in said.stdout, said.stdout
 
 
 def test_many_over_one_link(joined):
