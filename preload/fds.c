@@ -296,26 +296,31 @@ void xr_fds_adopt(struct xr_flow *f, int fd)
 }
 
 /*
- * Another thread may close the descriptor, and the number become another file's: a duplicate
- * that was taken while the table still named the flow is the flow's.  Where nobody can, none
- * is needed, and there may be none to be had.
+ * Another thread may close the descriptor, the number become another file's and the flow another
+ * connection's: the flow is held, and a duplicate that was taken while it had the number is its own.
+ * Where nobody can, neither is needed, and there may be no descriptor to be had.
  */
 void xr_fds_retreat(struct xr_flow *f, enum xr_reason why)
 {
+	struct xr_hold hold = { NULL };
 	int fd = f->priv->fd, own;
 
-	if (f->owner_pid != xr_getpid() || xr_fd_flow(fd) != f)
+	if (f->owner_pid != xr_getpid())
 		return;
 	if (__libc_single_threaded) {
-		xr_flow_retreat(f, fd, why, 0);
+		if (xr_fd_flow(fd) == f)
+			xr_flow_retreat(f, fd, why, 0);
 		return;
 	}
-	own = (int)xr_sys3(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 3);
-	if (own < 0)
+	if (xr_hold_take(&hold, f) || !hold.flow)
 		return;
-	if (xr_fd_flow(fd) == f)
+	fd = f->priv->fd;
+	own = fd < 0 ? -1 : (int)xr_sys3(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 3);
+	if (own >= 0 && f->priv->fd == fd)
 		xr_flow_retreat(f, own, why, 0);
-	xr_sys1(SYS_close, own);
+	if (own >= 0)
+		xr_sys1(SYS_close, own);
+	xr_hold_drop(&hold);
 }
 
 #define FDS_ABOVE	256	/* numbers below are what programs look at */

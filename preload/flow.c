@@ -24,18 +24,26 @@ _Atomic uint32_t xr_flow_refused;
 /* ---- slab ---------------------------------------------------------------- */
 
 #define KIDS_ROOM	XR_ALIGN(sizeof(struct xr_flow_kids), (size_t)XR_PAIRLINE)
-#define SLAB_SHARE	16u	/* of a limit of address space: the program wants it itself */
+#define SLAB_SHARE	16u	/* of a limit of address space or data: the program wants it itself */
 
-static size_t slab_flows(size_t slots)
+/* No more than a share of what a limit leaves to the program, which wants to run too. */
+static size_t slab_share(int limit, size_t n, size_t each)
 {
-	size_t n = xr_cfg.max_flows, each = sizeof(struct xr_flow) + sizeof(struct xr_flow_priv) +
-		   sizeof(struct xr_flow_own) + slots * sizeof(struct xr_shm_meta) + sizeof(struct xr_stats_flow);
 	struct rlimit rl;
 
-	if (!xr_sys4(SYS_prlimit64, 0, RLIMIT_AS, 0, &rl) && rl.rlim_cur != RLIM_INFINITY &&
+	if (!xr_sys4(SYS_prlimit64, 0, limit, 0, &rl) && rl.rlim_cur != RLIM_INFINITY &&
 	    n > rl.rlim_cur / SLAB_SHARE / each)
 		n = rl.rlim_cur / SLAB_SHARE / each;
 	return n;
+}
+
+static size_t slab_flows(size_t slots)
+{
+	size_t private = sizeof(struct xr_flow_priv) + sizeof(struct xr_flow_own);
+	size_t n = slab_share(RLIMIT_DATA, xr_cfg.max_flows, private);
+
+	return slab_share(RLIMIT_AS, n, private + sizeof(struct xr_flow) + slots * sizeof(struct xr_shm_meta) +
+			  sizeof(struct xr_stats_flow));
 }
 
 int xr_flow_init(void)

@@ -224,6 +224,8 @@ static int own_dir(struct xr_upgrade *u)
 	f->dir_off = i + 1;
 	u->own_dir = 1;
 	xr_shm_tx_init(&f->tx, &W.block[e][i].dir, SLOTS, W.meta[e], &src, W.chunk[e][0], 0, 8);
+	/* the message that names it to the peer is a system call */
+	model_barrier();
 	return 0;
 }
 
