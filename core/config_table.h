@@ -83,7 +83,7 @@
 	  "longest busy wait before sleeping",                                                     \
 	  "A call that would block polls the fabric for at most this long, and for less when "     \
 	  "polling did not pay lately; 0 sleeps at once. For connections to other hosts, four "    \
-	  "times as long. While other threads want the core a call gives polling up by itself, for "\
+	  "times as long. While other threads keep the core a thread gives polling up, for "\
 	  "up to 0.64 s at a time; where more threads want to run than there are cores, 0 can "    \
 	  "still be better.")                                                                      \
 	X(rdma, rdma, RDMA, BOOL, "no", 0, 1, NULL, "BOOL",                                        \
