@@ -217,6 +217,8 @@ int xr_fd_pressed(int fd)
 	return (uint32_t)fd >= press;
 }
 
+__thread int xr_fd_must __attribute__((tls_model("initial-exec")));
+
 int xr_fd_high(int fd)
 {
 	struct rlimit rl;
@@ -227,13 +229,16 @@ int xr_fd_high(int fd)
 	r = mem_fd_above(fd, &rl);
 	if (r < 0)
 		r = mem_fd_below(fd, &rl);
+	if (r < 0 && xr_fd_must)
+		r = fd;
 	if (r < 0)
 		return (int)r;
 	if ((unsigned long)r < MEM_FD_MAX) {
 		xr_fetch_or(&mem_ours[r / 64], 1ull << (r % 64));
 		xr_fetch_add(&mem_nours, 1);
 	}
-	xr_sys1(SYS_close, fd);
+	if (r != fd)
+		xr_sys1(SYS_close, fd);
 	return (int)r;
 }
 

@@ -94,6 +94,8 @@ int xr_random(void *p, size_t len);
  * Returns the new number (the old one is closed) or -errno with the old one still open.
  */
 int xr_fd_high(int fd);
+/* While this thread has it set there is nothing else to do: the number stays the program's, and the descriptor ours. */
+extern __thread int xr_fd_must;
 #define XR_FD_SCARCE	128u	/* a program that can have fewer needs all of them: -EMFILE */
 
 /*

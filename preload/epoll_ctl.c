@@ -266,7 +266,7 @@ int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 {
 	struct xr_epoll *ep = xr_fd_epoll(epfd);
 	struct xr_flow *f = xr_fd_flow(fd);
-	int r, again = 0;
+	int r, again = 0, last = 0;
 
 	if (!f || (op != EPOLL_CTL_ADD && op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) ||
 	    (op != EPOLL_CTL_DEL && !ev)) {
@@ -303,14 +303,18 @@ retry:
 		xr_ep_big_unlock();
 		return -ENOMEM;
 	}
+	xr_fd_must = last;
 	r = ep->fds ? ctl_flow(ep, epfd, op, fd, f, ev) : -EBADF;
+	xr_fd_must = 0;
 	xr_ep_unlock(ep);
 	xr_ep_big_unlock();
 	/* the program is to have what the kernel says of its socket, not what we lack */
-	if (xr_unlikely(ctl_is_short(op, f, r)) && again++ < CTL_AGAIN) {
+	if (xr_unlikely(ctl_is_short(op, f, r)) && !last) {
 		if ((xr_load_acquire(&f->path) & XR_PATH_FABRIC) || xr_flow_up(f))
-			xr_flow_hand_over(f, fd, r == -EMFILE || r == -ENFILE ? XR_REASON_LIMIT_FDS :
-					  XR_REASON_LIMIT_MEMORY, XR_HANDOVER_WAIT_NS);
+			/* where the peer does not take what it is owed the flow stays, and we take what there is */
+			last = xr_flow_hand_over(f, fd, r == -EMFILE || r == -ENFILE ? XR_REASON_LIMIT_FDS :
+						 XR_REASON_LIMIT_MEMORY, XR_HANDOVER_WAIT_NS) != 0;
+		last |= ++again == CTL_AGAIN;
 		goto retry;
 	}
 	if (xr_unlikely(r == 1)) {

@@ -197,6 +197,26 @@ def test_killed_by_nothing(env):
     assert p.returncode == -signal.SIGXFSZ
 
 
+def test_an_epoll_file_where_the_peer_takes_nothing(live):
+    """The connection cannot go back to TCP, and there is no descriptor left for us: we take what the program could."""
+    ends = [live.connect() for _ in range(16)]
+    for c, s in ends:
+        live.upgrade(c, s)
+    assert live.server("rlimit", resource.RLIMIT_NOFILE, 64).ret == 0
+    os.kill(live.client.pid, signal.SIGSTOP)
+    try:
+        for c, s in ends[:3]:
+            s.nonblock()
+            while s.send(1 << 20).ret > 0:
+                pass
+            ep = live.server.ok("epoll_create", 0)
+            assert live.server("epoll_ctl", ep, 1, s.fd, 5, 7, timeout=20).ret == 0
+    finally:
+        os.kill(live.client.pid, signal.SIGCONT)
+    c, s = ends[3]
+    live.turns(10, 100, c, s)
+
+
 def test_epoll_files_of_one_connection_each(live):
     """Each takes descriptors of ours where its connection is on a fabric: the program hears of none."""
     ends = [live.connect() for _ in range(16)]

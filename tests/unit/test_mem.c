@@ -80,7 +80,14 @@ static int scarce(void)
 	if (limit(XR_FD_SCARCE - 1, XR_FD_SCARCE - 1))
 		return 1;
 	fd = open("/dev/null", O_RDONLY);
-	return xr_fd_high(fd) != -EMFILE || fcntl(fd, F_GETFD) < 0 ? 2 : 0;
+	if (xr_fd_high(fd) != -EMFILE || fcntl(fd, F_GETFD) < 0 || xr_fd_is_ours(fd))
+		return 2;
+	/* for what would have the program fail otherwise: it stays where it is, and is ours */
+	xr_fd_must = 1;
+	if (xr_fd_high(fd) != fd || fcntl(fd, F_GETFD) < 0 || !xr_fd_is_ours(fd))
+		return 3;
+	xr_fd_close(fd);
+	return xr_fd_is_ours(fd) ? 4 : 0;
 }
 
 static void numbers_that_the_program_cannot_have(void **state)
