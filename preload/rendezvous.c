@@ -33,7 +33,7 @@ static socklen_t rdv_name(struct sockaddr_un *sa, const struct xr_tuple *t, int 
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + 6 + 32);
 }
 
-static int rdv_socket(void)
+int xr_rendezvous_socket(void)
 {
 	long fd = xr_sys3(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	int high;
@@ -50,7 +50,7 @@ static int rdv_open(const struct xr_tuple *t, int connecting)
 {
 	struct sockaddr_un sa;
 	socklen_t len = rdv_name(&sa, t, connecting);
-	int fd = rdv_socket();
+	int fd = xr_rendezvous_socket();
 	long r;
 
 	if (fd < 0)

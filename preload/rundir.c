@@ -104,24 +104,11 @@ static socklen_t rundir_name(struct sockaddr_un *sa, const struct xr_tuple *t)
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(sa->sun_path) + 1);
 }
 
-static int rundir_socket(void)
-{
-	long fd = xr_sys3(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	int high;
-
-	if (fd < 0)
-		return (int)fd;
-	high = xr_fd_high((int)fd);
-	if (high < 0)
-		xr_sys1(SYS_close, fd);
-	return high;
-}
-
 int xr_rundir_call(const struct xr_tuple *t)
 {
 	struct sockaddr_un sa;
 	socklen_t len = rundir_name(&sa, t);
-	int fd = rundir_socket();
+	int fd = xr_rendezvous_socket();
 	long r;
 
 	if (fd < 0)
@@ -153,7 +140,7 @@ static int rundir_bind(int fd, const struct sockaddr_un *sa, socklen_t len)
 
 	if (r != -EADDRINUSE)
 		return (int)r;
-	probe = rundir_socket();
+	probe = xr_rendezvous_socket();
 	if (probe < 0)
 		return probe;
 	r = xr_sys3(SYS_connect, probe, sa, len);
@@ -168,7 +155,7 @@ int xr_rundir_listen(const struct xr_tuple *t)
 {
 	struct sockaddr_un sa;
 	socklen_t len = rundir_name(&sa, t);
-	int fd = rundir_socket(), r;
+	int fd = xr_rendezvous_socket(), r;
 
 	if (fd < 0)
 		return fd;

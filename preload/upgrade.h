@@ -98,6 +98,8 @@ struct xr_upgrade {
 	uint32_t peer_cookie;
 };
 
+/* A socket for a rendezvous point, abstract or in the run directory.  Descriptor as below, or -errno. */
+int xr_rendezvous_socket(void);
 /* Opens the name / calls it.  Descriptor (high, non-blocking) or -errno. */
 int xr_rendezvous_listen(const struct xr_tuple *t);
 int xr_rendezvous_call(const struct xr_tuple *t);

@@ -16,7 +16,7 @@
 /*
  * Where others were met, an end that is found by nobody may be kept on TCP by an operator, who lets it go
  * some time; or this one was, and the other end looks ever more rarely, for UP_LISTEN_TURNS each time.
- * A call after so many turns meets it there, and costs them a tenth of a per cent.
+ * A call after so many turns meets it there, at the price of a socket that finds nobody.
  */
 #define UP_HELD_TURNS	96u
 #define UP_HELD_BYTES	1048576u

@@ -198,7 +198,7 @@ def test_killed_by_nothing(env):
 
 
 def test_an_epoll_file_where_the_peer_takes_nothing(live):
-    """The connection cannot go back to TCP, and there is no descriptor left for us: we take what the program could."""
+    """No descriptor is left for us, and the peer is stopped with the window full: the call neither fails nor waits for it."""
     ends = [live.connect() for _ in range(16)]
     for c, s in ends:
         live.upgrade(c, s)
