@@ -17,7 +17,8 @@ struct xr_upgrade xr_up_table[XR_UP_MAX];	/* entries claimed under up_lock */
 static _Atomic uint32_t up_lock;
 static uint32_t up_room = XR_UP_MAX;	/* of them may be used: fewer where descriptors are scarce; under up_lock */
 
-#define UP_LOOKS	24u
+#define UP_LOOKS	24u		/* of a host that nobody calls, where xrdma peers were met ... */
+#define UP_LOOKS_ALONE	6u		/* ... and where none was: a peer that has not read yet may be one */
 #define UP_NEVER_TURNS	UINT32_MAX
 #define UP_NEVER_BYTES	UINT64_MAX
 
@@ -239,6 +240,8 @@ void xr_up_fail(struct xr_upgrade *u, enum xr_reason why)
 
 #define UP_PATIENCE_IOS	256u		/* I/O calls that a handshake is given at least */
 #define UP_PATIENCE_LINK 32u		/* over a link, where nobody has to be found */
+#define UP_BUSY_IOS	4096u		/* ... and at most, unless they took less than */
+#define UP_BUSY_NS	100000000ull
 #define UP_LISTEN_NS	50000000ull	/* an uncalled name keeps its place for so long if others want it */
 #define UP_LISTEN_TURNS	128u		/* and a program that took so many turns would have called */
 #define UP_OFFER_NS	2000000ull	/* an offer that nobody takes for so long, and so many turns, goes by name */
@@ -261,7 +264,8 @@ int xr_up_is_expired(const struct xr_upgrade *u)
 	/* an idle flow advances nothing, and the peer's end of it is as idle */
 	if (u->ios < (u->box ? UP_PATIENCE_LINK : UP_PATIENCE_IOS) || u->state == XR_UP_FAR)
 		return 0;
-	return u->ios > 4096 || xr_now_ns() - u->begun > xr_cfg.rendezvous_timeout;
+	/* thousands of calls may be over before the peer has come to read what they sent */
+	return xr_now_ns() - u->begun > (u->ios > UP_BUSY_IOS ? UP_BUSY_NS : xr_cfg.rendezvous_timeout);
 }
 
 void xr_up_expired(struct xr_upgrade *u)
@@ -276,11 +280,11 @@ void xr_up_expired(struct xr_upgrade *u)
 	}
 	if (u->state == XR_UP_LISTENING && u->conn < 0) {
 		/*
-		 * One more look, later; where xrdma peers were met the peer of this one may be held on
-		 * TCP for now: then a look each time the connection has lived twice as long.
+		 * A look each time the connection has lived twice as long: the peer may not have read what
+		 * was sent, or, where xrdma peers were met, be held on TCP for now.
 		 */
 		uint32_t tries = f->up_tries++, shift = tries < 16 ? tries : 16;
-		int again = !tries || (tries < UP_LOOKS && xr_links_any()), dir = (int)u->dir;
+		int again = tries + 1 < (xr_links_any() ? UP_LOOKS : UP_LOOKS_ALONE), dir = (int)u->dir;
 
 		if (u->past.link) {
 			xr_up_fail(u, XR_REASON_TIMEOUT);
