@@ -127,6 +127,19 @@ static long syscall_fd(long nr, long a, long b, long c, long d, long e, long f)
 	}
 }
 
+/*
+ * What a ring does with descriptors passes no hook.  The program has none before this returns, and
+ * many programs only try: where the kernel or a container has none to give, flows stay.
+ */
+static long syscall_ring(long entries, long params)
+{
+	long fd = raw(SYS_io_uring_setup, entries, params, 0, 0, 0, 0);
+
+	if (fd >= 0)
+		xr_process_pass_through(XR_REASON_UNHOOKED_IO);
+	return fd;
+}
+
 static long syscall_process(long nr, long a, long b, long c, long d, long e, long f)
 {
 	switch (nr) {
@@ -135,9 +148,7 @@ static long syscall_process(long nr, long a, long b, long c, long d, long e, lon
 	case SYS_exit_group:
 		_exit((int)a);
 	case SYS_io_uring_setup:
-		/* what a ring does with descriptors passes no hook */
-		xr_process_pass_through(XR_REASON_UNHOOKED_IO);
-		break;
+		return syscall_ring(a, b);
 	case SYS_seccomp:
 		if (a == SECCOMP_SET_MODE_STRICT || a == SECCOMP_SET_MODE_FILTER)
 			xr_process_pass_through(XR_REASON_SECCOMP);

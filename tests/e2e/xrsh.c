@@ -84,7 +84,7 @@ static void run(struct call *k)
 {
 	static const struct command *const tables[] = { io_commands, sys_commands,
 							 load_commands, shape_commands,
-							 hand_commands };
+							 hand_commands, ring_commands };
 	const struct command *c = NULL;
 	char text[sizeof(k->extra) + 100];
 	double t;

@@ -32,8 +32,8 @@ struct command {
 	long (*fn)(struct call *k);
 };
 
-extern const struct command hand_commands[], io_commands[], load_commands[], shape_commands[],
-	sys_commands[];
+extern const struct command hand_commands[], io_commands[], load_commands[], ring_commands[],
+	shape_commands[], sys_commands[];
 
 long long arg(const struct call *k, int i);
 void extra(struct call *k, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -99,6 +99,25 @@ static long c_fread(struct call *k)
 	return check(k, b, n);
 }
 
+/* fwrite FD N - KEY OFF: a buffered stream of stdio's on a duplicate */
+static long c_fwrite(struct call *k)
+{
+	size_t n = arg(k, 2), done;
+	uint8_t *b = malloc(n + 1);
+	FILE *f = fdopen(dup(arg(k, 1)), "w");
+	int e = 0;
+
+	if (!f)
+		return -1;
+	pattern_fill(arg(k, 4), arg(k, 5), b, n);
+	done = fwrite(b, 1, n, f);
+	if (fclose(f))
+		e = errno;
+	free(b);
+	extra(k, " %d", e);
+	return done;
+}
+
 /* fread0 FD N KEY OFF: as standard input, which is put back afterwards */
 static long c_fread0(struct call *k)
 {
@@ -218,6 +237,7 @@ const struct command hand_commands[] = {
 	{ "vspawn", 3, c_vspawn },
 	{ "fread", 4, c_fread },
 	{ "fread0", 4, c_fread0 },
+	{ "fwrite", 5, c_fwrite },
 	{ "sendfd2", 2, c_sendfd2 },
 	{ "aio_read", 4, c_aio_read },
 	{ "lio_listio", 4, c_lio_listio },

@@ -130,6 +130,19 @@ static long c_splice_in(struct call *k)
 	return done;
 }
 
+/* copy_range FD N out|in: between it and a file */
+static long c_copy_range(struct call *k)
+{
+	int file = file_of(1, 0, arg(k, 2)), e;
+	long r = *k->argv[3] == 'o' ? copy_file_range(file, NULL, arg(k, 1), NULL, arg(k, 2), 0) :
+				      copy_file_range(arg(k, 1), NULL, file, NULL, arg(k, 2), 0);
+
+	e = errno;
+	close(file);
+	errno = e;
+	return r;
+}
+
 /* ---- options ------------------------------------------------------------------------------- */
 
 /* sockopt_text FD LEVEL NAME TEXT */
@@ -372,6 +385,7 @@ const struct command shape_commands[] = {
 	{ "sendfile", 5, c_sendfile },
 	{ "splice_out", 5, c_splice_out },
 	{ "splice_in", 5, c_splice_in },
+	{ "copy_range", 3, c_copy_range },
 	{ "sockopt_text", 4, c_sockopt_text },
 	{ "filter", 2, c_filter },
 	{ "unsetenv", 1, c_unsetenv },

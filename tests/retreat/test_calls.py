@@ -9,6 +9,7 @@ import socket
 
 import pytest
 
+import shell
 from shell import ADD, DONTWAIT, EV_ET, EV_IN, EV_PRI, PEEK, WAITALL
 
 pytestmark = pytest.mark.timeout(60)
@@ -90,6 +91,107 @@ def test_splice_out_of_it(live, who, n):
     assert w.result().ret == 5 * M
     peer.tx += 5 * M
     on_tcp_for(live, me, "retreat-unsupported-call")
+
+
+@pytest.mark.parametrize("way", ["out", "in"])
+def test_copy_file_range(live, who, way):
+    """It takes files alone: the kernel's answer about a socket, and nothing of the stream is touched."""
+    me, peer = who
+    w = peer.sh.bg("sendall", peer.fd, 3 * M, 0, peer.tx_key, peer.tx)
+    assert me.recv(3000, WAITALL).ret == 3000
+    assert me.sh("copy_range", me.fd, 5000, way).err == "EINVAL"
+    assert me.recv(3 * M - 3000, WAITALL).ret == 3 * M - 3000
+    assert w.result().ret == 3 * M
+    peer.tx += 3 * M
+    live.turns(20, 1000)
+    if live.env.lifts:
+        assert live.is_up()
+
+
+# ---- streams of stdio, and rings ---------------------------------------------------------------------
+
+def both_ways(live, me, peer, read, write, *reasons):
+    """The peer sends without a pause; the first part is read by recv, the second by other means. Then back."""
+    w = peer.sh.bg("sendall", peer.fd, 5 * M, 0, peer.tx_key, peer.tx)
+    assert me.recv(M, WAITALL).ret == M
+    r = me.sh(read, me.fd, 3 * M, me.rx_key, me.rx, timeout=20)
+    assert (r.ret, r.words[0]) == (3 * M, "ok"), r
+    me.rx += 3 * M
+    assert me.recv(M, WAITALL).ret == M
+    assert w.result().ret == 5 * M
+    peer.tx += 5 * M
+    d = peer.recv_bg(2 * M + 6000, WAITALL)
+    me.sendall(3000)
+    send_by(me, write, 2 * M)
+    me.sendall(3000)
+    r = d.result(20)
+    assert (r.ret, r.words[0]) == (2 * M + 6000, "ok"), r
+    peer.rx += r.ret
+    on_tcp_for(live, me, *reasons)
+
+
+def test_fdopen(live, who):
+    both_ways(live, *who, "fread", "fwrite", "retreat-unsupported-call")
+
+
+def test_fdopen_writes_first(live, who):
+    """What a stream writes comes after what was sent before it, though the peer has read none of that."""
+    me, peer = who
+    n = 200000
+    me.sendall(n)
+    send_by(me, "fwrite", 3000)
+    me.sendall(3000)
+    assert peer.recv(n + 6000, WAITALL).ret == n + 6000
+    on_tcp_for(live, me, "retreat-unsupported-call")
+
+
+@pytest.fixture
+def rings(env):
+    r = shell.Shell(env, None)("ring_setup", 1)
+    if r.ret < 0:
+        pytest.skip("no io_uring here: %s" % r.err)
+
+
+def test_io_uring(rings, live, who):
+    """The ring is made by syscall(): all connections of the program go to TCP, and no other leaves it."""
+    me, peer = who
+    both_ways(live, me, peer, "ring_recv", "ring_send", "unhooked-io")
+    c, s = live.connect()
+    live.turns(60, 1000, c, s)
+    assert "shm" not in [f["carrier"] for f in live.carriers(c).values()]
+
+
+@pytest.mark.parametrize("how", ["recv", "poll", "epoll"])
+def test_io_uring_beside_a_sleeper(rings, live, who, how):
+    """A thread that waits for the connection is woken by what comes after another has made a ring, not before."""
+    me, peer = who
+    if how == "recv":
+        w = me.recv_bg(100)
+    elif how == "poll":
+        w = me.sh.bg("poll", 5000, me.fd, EV_IN)
+    else:
+        ep = me.sh.ok("epoll_create", 0)
+        me.sh.ok("epoll_ctl", ep, ADD, me.fd, EV_IN | EV_ET, 7)
+        w = me.sh.bg("epoll_wait", ep, 8, 5000)
+    assert not w.done(0.05)
+    assert me.sh("ring_setup", 1).ret == 0
+    assert not w.done(0.1)
+    peer.sendall(100)
+    assert w.result(3).ret == (100 if how == "recv" else 1)
+    if how == "recv":
+        me.rx += 100
+    else:
+        assert me.recv(100).ret == 100
+    on_tcp_for(live, me, "unhooked-io")
+
+
+def test_io_uring_that_cannot_be_had(live, who):
+    """No ring, so nothing that could pass by us: connections stay where they are."""
+    me, peer = who
+    assert me.sh("ring_setup", 0).ret < 0
+    live.turns(20, 1000)
+    if live.env.lifts:
+        assert live.is_up()
 
 
 # ---- options ---------------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ WAYS = {
     "popen": by_command("popen"),
     "wordexp": by_command("wordexp", "$(%s)"),
     "fdopen": here("fread"),
+    "io_uring": here("ring_recv"),
     "stdin": here("fread0"),
     "splice": here("splice_in", 0),
     "aio_read": here("aio_read"),
