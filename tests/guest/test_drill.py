@@ -15,6 +15,7 @@ import pytest
 import drill
 import harness
 import hosts
+import shell
 
 pytestmark = [pytest.mark.timeout(150),
               pytest.mark.skipif("GUEST" not in os.environ, reason="runs in the guest: tests/guest/check")]
@@ -135,6 +136,32 @@ def test_rdma_alone_is_lost(env, two, who):
     load.wait_for("rdma", 30)
     load.wait_moving(least=20000)
     load.end()
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_rdma_is_lost_while_nobody_speaks(env, two, who):
+    """Only probes can tell. The sleepers sleep on, and their connection is on TCP before it is used again."""
+    p = shell.Pair(env).upgrade()
+    asleep = [e.recv_bg(100) for e in (p.c, p.s)]
+    for e in (p.client, p.server):
+        e.asleep()
+    with without_rdma(two[who]):
+        harness.until(lambda: [f["carrier"] for f in p.carriers().values()] == ["tcp", "tcp"], 30, p.carriers, 0.05)
+        assert "fabric-lost" in [f["last_reason"] for f in p.carriers().values()]
+        assert not any(w.done(0.1) for w in asleep)
+        for e, w in zip((p.s, p.c), asleep):
+            e.sendall(100)
+            assert w.result(5).ret == 100
+        p.c.rx += 100
+        p.s.rx += 100
+        p.turns(50, 3000)
+    for _ in range(100):
+        p.turns(20, 1000)
+        if p.is_up():
+            break
+        time.sleep(.1)
+    else:
+        pytest.fail("%r" % p.carriers())
 
 
 # ---- peers

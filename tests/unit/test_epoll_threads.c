@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* epoll_wait against time, signals, other threads, other sets and other processes. */
 #include "child.h"
+#include <sys/mman.h>
 #include "fake_epoll.h"
 
 /* ---- time and signals ------------------------------------------------------------ */
@@ -218,6 +219,48 @@ static void plain_sleepers_are_woken(void **state)
 	}
 }
 
+struct blind {
+	pthread_t t;
+	void *nowhere;
+	_Atomic int asleep;
+	int n, error;
+};
+
+static void *blind_thread(void *arg)
+{
+	struct blind *b = arg;
+	struct xr_epoll *file = xr_fd_epoll(ep);
+
+	b->asleep = 1;
+	errno = ENOTUNIQ;
+	b->n = xr_epoll_wait_ms(file, ep, b->nowhere, 4, 200, NULL);
+	b->error = errno;
+	return NULL;
+}
+
+/*
+ * The kernel cannot write the event of ours that wakes a plain sleeper when a flow moves.  That is no
+ * business of the program's: nothing happened, so it gets 0 and its errno is what it was.
+ */
+static void an_event_of_ours_fails_unseen(void **state)
+{
+	struct fake *k = fake_open(1);
+	struct blind b = { .nowhere = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) };
+
+	(void)state;
+	assert_true(b.nowhere != MAP_FAILED);
+	assert_int_equal(ctl(EPOLL_CTL_ADD, k->fd, EPOLLIN, 1), 0);
+	pthread_create(&b.t, NULL, blind_thread, &b);
+	while (!b.asleep)
+		usleep(1000);
+	usleep(20000);
+	assert_int_equal(fake_move(k), 0);
+	pthread_join(b.t, NULL);
+	assert_int_equal(b.n, 0);
+	assert_int_equal(b.error, ENOTUNIQ);
+	munmap(b.nowhere, 4096);
+}
+
 /* One slot each, two flows: who leaves with one wakes another for the rest. */
 static void leaver_wakes_the_next(void **state)
 {
@@ -400,7 +443,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		T(time_outs), T(interrupted), T(left_by_longjmp), T(sleepers_are_woken),
-		T(plain_sleepers_are_woken), T(leaver_wakes_the_next), T(cancelled), T(storm),
+		T(plain_sleepers_are_woken), T(an_event_of_ours_fails_unseen), T(leaver_wakes_the_next), T(cancelled), T(storm),
 		T(nested), T(forked),
 	};
 
