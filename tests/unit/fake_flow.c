@@ -204,7 +204,7 @@ int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait
 
 int xr_flow_hand_over(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns)
 {
-	return xr_flow_retreat(f, fd, why, wait_ns);
+	return of(f)->stuck ? -EAGAIN : xr_flow_retreat(f, fd, why, wait_ns);
 }
 
 void xr_flow_stay_tcp(struct xr_flow *f, int fd, enum xr_reason why)

@@ -28,6 +28,7 @@ struct fake {
 	_Atomic uint32_t arm[2];	/* waiter that asked, 0 */
 	_Atomic uint32_t polls, kernel_events, retreats;
 	uint32_t link;		/* 0 or 1 */
+	uint32_t stuck;		/* its peer does not take what it is owed: it cannot be handed over */
 };
 
 extern struct fake fake[FAKE_FLOWS];

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Rules of epoll on fabric flows, with readiness set by hand. */
+#include <sys/resource.h>
+#include "child.h"
 #include "fake_epoll.h"
 
 /* ---- triggers ---------------------------------------------------------------- */
@@ -508,6 +510,55 @@ static void many_adds_and_closes(void **state)
 	}
 }
 
+/* In a child, whose limit nobody has to raise again.  What was wrong, as its exit status. */
+static int registered_without_descriptors(void)
+{
+	struct rlimit low = { 100, 100 };
+	struct epoll_event ev = { .events = EPOLLIN, .data.u64 = 77 }, got;
+	struct fake *k = fake_open(1);
+
+	if (fake_move(k))
+		return 1;
+	k->stuck = 1;
+	if (setrlimit(RLIMIT_NOFILE, &low))
+		return 2;
+	/* fewer numbers than we take from a program */
+	if (xr_fd_high(dup(0)) != -EMFILE)
+		return 3;
+	if (ctl_at(ep, EPOLL_CTL_ADD, k->fd, &ev))
+		return 4;
+	if (!(xr_load_acquire(&k->f->path) & XR_PATH_FABRIC))
+		return 5;
+	fake_send(k, 1);
+	if (wait_ev(&got, 1, 1000) != 1 || got.data.u64 != 77)
+		return 6;
+	/* one that can be handed over is, and costs no descriptor */
+	k = fake_open(2);
+	if (fake_move(k))
+		return 7;
+	close(ep);
+	xr_epoll_close(ep);
+	ep = epoll_create1(EPOLL_CLOEXEC);
+	if (ep < 0 || xr_epoll_created(ep, 0))
+		return 8;
+	return ctl_at(ep, EPOLL_CTL_ADD, k->fd, &ev) || (xr_load_acquire(&k->f->path) & XR_PATH_FABRIC) ? 9 : 0;
+}
+
+/* The kernel registers the socket, so the program hears of no descriptor that we lack. */
+static void a_limit_and_a_peer_that_takes_nothing(void **state)
+{
+	pid_t pid = child_fork();
+	int status;
+
+	if (!pid) {
+		xr_mem_pid = 0;
+		setup(state);
+		_exit(registered_without_descriptors());
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -518,6 +569,7 @@ int main(void)
 		T(kernel_socket_is_watched), T(there_and_back), T(back_behind_our_back),
 		T(oneshot_moves_only_when_fired), T(what_cannot_be_followed_stays),
 		T(young_flows_keep_their_registration), T(closed_flows_and_files), T(many_adds_and_closes),
+		cmocka_unit_test(a_limit_and_a_peer_that_takes_nothing),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
