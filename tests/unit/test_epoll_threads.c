@@ -443,7 +443,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		T(time_outs), T(interrupted), T(left_by_longjmp), T(sleepers_are_woken),
-		T(plain_sleepers_are_woken), T(an_event_of_ours_fails_unseen), T(leaver_wakes_the_next), T(cancelled), T(storm),
+		T(plain_sleepers_are_woken), T(an_event_of_ours_fails_unseen),
+		T(leaver_wakes_the_next), T(cancelled), T(storm),
 		T(nested), T(forked),
 	};
 
