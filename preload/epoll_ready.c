@@ -308,9 +308,9 @@ static int visit_rest(const struct ep_visit *v, int rest)
 		need |= XR_EP_ARM_IN;
 	if (!(need & ~(uint32_t)r->armed))
 		return 0;
-	/* what is there already cannot be looked for, only new arrivals be told */
+	/* what is there already cannot be looked for, only new arrivals be told; nor can the rest of SO_RCVLOWAT */
 	look = want & ~v->raw & (POLLIN | POLLOUT);
-	if (!rest && r->ep->nhot < XR_EP_HOT && r->misses < XR_EP_MISSES &&
+	if (!rest && f->rcvlowat <= 1 && r->ep->nhot < XR_EP_HOT && r->misses < XR_EP_MISSES &&
 	    (!(need & XR_EP_ARM_IN) || (look & POLLIN && f->rx_state == XR_RX_RING)) &&
 	    (!(need & XR_EP_ARM_OUT) || f->tx_state == XR_TX_RING)) {
 		r->want = look;

@@ -92,12 +92,13 @@ struct xr_flow {
 	struct xr_lock rx_lock __attribute__((aligned(XR_PAIRLINE)));
 	_Atomic uint32_t rx_state;	/* written under rx_lock; others look */
 	uint64_t drain_left;		/* bytes still to come over TCP before the ring */
-	uint32_t rx_end;		/* END taken: 1, with XR_END_CLOSE: 3 */
-	uint32_t rx_shut;		/* the program did SHUT_RD */
+	uint16_t rx_end;		/* END taken: 1, with XR_END_CLOSE: 3 */
+	uint16_t rx_shut;		/* the program did SHUT_RD */
 	_Atomic uint32_t rx_dead;	/* POLLRDHUP, POLLHUP, POLLERR that the kernel socket showed */
 	_Atomic uint32_t rx_look;	/* the kernel reported something: look before answering */
 	_Atomic uint32_t err;		/* errno that recv, send or SO_ERROR shall report once */
 	uint32_t rx_reset;		/* `err` was set: the peer died, or is a liar */
+	uint32_t kernel_lowat;		/* SO_RCVLOWAT of the socket, where it is not rcvlowat; else 0 */
 	uint32_t rx_spin;		/* budget of busy waiting, owned by xr_spin */
 	_Atomic uint32_t zc_extra;	/* zerocopy.h: calls that the kernel did not number */
 	uint64_t rx_checked;		/* cycle count of the last look at the kernel socket */
@@ -510,6 +511,9 @@ void xr_flow_give_back(struct xr_flow *f, int fd, enum xr_reason why);
  * the direction not yet READY; tx: bounds the window, tx_lock held; changed: the program did it now.
  */
 void xr_flow_room_rx(struct xr_flow *f, int fd);
+/* Time-outs and SO_RCVLOWAT that it has from its listener; the program has set SO_RCVLOWAT. */
+void xr_flow_options(struct xr_flow *f, int fd);
+void xr_flow_lowat_set(struct xr_flow *f, int fd);
 void xr_flow_room_tx(struct xr_flow *f, int fd);
 void xr_flow_room_changed(struct xr_flow *f, int fd);
 

@@ -135,6 +135,8 @@ void xr_rx_to_tcp(struct xr_flow *f)
 		return;
 	}
 	f->rx_state = XR_RX_TCP;
+	if (xr_flow_lowat_split(f))
+		xr_flow_lowat(f, f->priv->fd);
 	xr_flow_leave(f);
 }
 
@@ -504,6 +506,8 @@ int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_re
 	if (f->far && how != XR_RETREAT_SEAL)
 		xr_store_relaxed(&f->far->tx_lazy, 0);
 	froze = retreat_rx(f, how);
+	if (xr_flow_lowat_split(f))
+		xr_flow_lowat(f, fd);
 	if (how == XR_RETREAT_HAND_OVER)
 		m.unread = retreat_unread(f);
 	m.late = retreat_late(f, fd);

@@ -195,7 +195,7 @@ uint32_t xr_flow_kernel_mask(struct xr_flow *f, uint32_t mask)
 	 * known the condition would stay and the sleeper spin.
 	 */
 	if (f->rx_state == XR_RX_RING && !xr_load_relaxed(&f->rx_dead))
-		ev |= f->rx.frozen ? POLLRDHUP : POLLIN | POLLRDHUP;
+		ev |= f->rx.frozen && !(f->rcvlowat > 1 && mask & POLLIN) ? POLLRDHUP : POLLIN | POLLRDHUP;
 	/* own SHUT_RD shows there, for good */
 	if (f->far && f->rx_shut)
 		ev = 0;

@@ -476,6 +476,8 @@ static inline ssize_t recv_held(struct xr_flow *f, int fd, const struct iovec *i
 		fd = xr_unlikely(hold->flow != NULL) ? f->priv->fd : fd;
 		from = f->rx_state;
 		n = rx_some(f, fd, &d, len - done, done ? flags | RX_LATER : flags);
+		if (xr_flow_lowat_split(f))
+			xr_flow_lowat(f, fd);
 		more = n > 0 && !(flags & MSG_PEEK) && (size_t)n < len - done && xr_rx_more(f, fd, from);
 		tell = n > 0 && f->rx_state == XR_RX_RING &&
 		       xr_shm_rx_wants_notice(&f->rx, &waiter);

@@ -31,6 +31,16 @@ long xr_rx_avail(struct xr_flow *f, int fd);
 long xr_rx_unread(struct xr_flow *f, int fd);
 /* A read that began in state `from` ended short: may the next source have more at hand? */
 int xr_rx_more(struct xr_flow *f, int fd, uint32_t from);
+/*
+ * SO_RCVLOWAT counts what lies in two places, and the kernel knows of one.  So the socket gets what is missing
+ * there as its own, for as long as a part is here: sleepers and epoll hear of the rest as they would on TCP.
+ */
+void xr_flow_lowat(struct xr_flow *f, int fd);
+/* 1: that may have to be done. */
+static inline int xr_flow_lowat_split(const struct xr_flow *f)
+{
+	return xr_unlikely(f->rcvlowat > 1) && (f->kernel_lowat || xr_load_relaxed(&f->rx.frozen));
+}
 /* Nothing comes any more behind what can be read now. */
 int xr_rx_ended(struct xr_flow *f);
 

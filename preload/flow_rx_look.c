@@ -223,6 +223,8 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 	int r;
 
 	rx_begin(f, fd);
+	if (xr_flow_lowat_split(f))
+		xr_flow_lowat(f, fd);
 	switch (xr_load_relaxed(&f->rx_state)) {
 	case XR_RX_RING:
 		break;

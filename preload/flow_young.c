@@ -129,6 +129,7 @@ XR_HOT struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, i
 	f->npast = 0;
 	f->waited = 0;
 	f->rcvlowat = 0;
+	f->kernel_lowat = 0;
 	xr_store_relaxed(&f->up, NULL);
 	f->up_after = 0;
 	f->moved_ns = 0;

@@ -138,9 +138,6 @@ static uint64_t option_time(const void *val, int old_layout)
 /* The kernel has taken the option. */
 static void option_note(struct xr_flow *f, int fd, int name, const void *val)
 {
-	socklen_t len = sizeof(int);
-	int low;
-
 	switch (name) {
 	case SO_RCVTIMEO_OLD:
 	case SO_RCVTIMEO_NEW:
@@ -151,10 +148,7 @@ static void option_note(struct xr_flow *f, int fd, int name, const void *val)
 		f->sndtimeo_ns = option_time(val, name == SO_SNDTIMEO_OLD);
 		break;
 	case SO_RCVLOWAT:
-		/* as the kernel has bounded it */
-		if (xr_sys5(SYS_getsockopt, fd, SOL_SOCKET, SO_RCVLOWAT, &low, &len) || low < 1)
-			break;
-		f->rcvlowat = (uint32_t)low;
+		xr_flow_lowat_set(f, fd);
 		break;
 	case SO_SNDBUF:
 	case SO_RCVBUF:
@@ -202,6 +196,11 @@ XR_HOOK int getsockopt(int fd, int level, int name, void *restrict val, socklen_
 		memcpy(&err, val, sizeof(err));
 		err = f && !err ? xr_flow_take_error(f) : err;
 		memcpy(val, &err, sizeof(err));
+	}
+	if (xr_unlikely(level == SOL_SOCKET && name == SO_RCVLOWAT) && !r && *len == sizeof(err)) {
+		f = xr_fd_flow(fd);
+		if (f && f->kernel_lowat)
+			memcpy(val, &f->rcvlowat, sizeof(f->rcvlowat));
 	}
 	if (xr_unlikely(level == IPPROTO_TCP && name == TCP_INFO) && !r && !xr_vfork_depth) {
 		f = xr_fd_flow(fd);

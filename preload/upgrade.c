@@ -124,6 +124,8 @@ static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *att
 		xr_up_past_forget(u);
 		/* from now on it is us who copy from and to the program's buffers */
 		xr_user_guard();
+		if (!(xr_load_relaxed(&f->path) & XR_PATH_MOVE))
+			xr_flow_options(f, fd);
 		xr_fetch_or(&f->path, XR_PATH_MOVE);
 		if (xr_control_holds(f)) {
 			*retreat = XR_REASON_OPERATOR;
