@@ -67,7 +67,7 @@ struct xr_epreg {
 	struct xr_epoll *ep;
 	struct xr_flow *flow;
 	struct xr_epflow *ef;
-	struct xr_eplink *link;		/* while attached */
+	struct xr_eplink *link;		/* while attached; NULL: a flow of the parent's (epoll_child.c) */
 	struct xr_epreg *hash_next;	/* by flow, within the file */
 	struct xr_epreg *flow_next;	/* by flow, over all files; under big */
 	uint64_t data;
@@ -101,7 +101,7 @@ struct xr_epreg {
 #define XR_EP_ARM_IN	1u
 #define XR_EP_ARM_OUT	2u
 
-/* A link that flows of the file are on. */
+/* A link that flows of the file are on.  Where a flow has none NULL will do below. */
 struct xr_eplink {
 	struct xr_epnode node;		/* of the active ones */
 	struct xr_eplink *next;		/* of the file */
@@ -261,6 +261,8 @@ int xr_ep_reg_has_fired(const struct xr_epreg *r);
 void xr_ep_adopt(struct xr_epoll *ep);
 /* The child's epoll_ctl on an inherited file, of a flow that it inherited too. */
 int xr_ep_child_ctl(struct xr_epoll *ep, int epfd, int op, int fd, struct xr_flow *f, struct epoll_event *ev);
+/* The child's registration of a flow that it inherited in a file of its own.  Under big. */
+void xr_ep_child_carries(struct xr_flow *f, struct xr_epflow *ef);
 /* In the parent: did a child change it? */
 int xr_ep_child_changed(const struct xr_epreg *r);
 /* In the parent, no lock held: the flow's registrations are the kernel's, as far as a child changed them. */

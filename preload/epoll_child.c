@@ -92,6 +92,17 @@ int xr_ep_child_changed(const struct xr_epreg *r)
 	return xr_unlikely(mark) && (mark == CHANGED_ALL || mark == file_mark(r->ep));
 }
 
+/*
+ * A flow of the parent's in a file of the child's own.  It has gone back to TCP for good, but what is unread, or owed,
+ * the hooks still carry, in this process as in others: so it is in the inner set, like any flow on a fabric,
+ * for as long as that lasts.  There is no link to it: nobody rings here, since all that is new comes by the socket.
+ */
+void xr_ep_child_carries(struct xr_flow *f, struct xr_epflow *ef)
+{
+	if (xr_load_acquire(&f->path) & XR_PATH_FABRIC)
+		ef->attached = 1;
+}
+
 void xr_ep_child_forget(struct xr_flow *f)
 {
 	struct xr_epflow *ef;

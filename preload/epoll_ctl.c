@@ -180,6 +180,8 @@ static int ctl_flow(struct xr_epoll *ep, int epfd, int op, int fd, struct xr_flo
 	struct xr_epflow *ef = xr_ep_flow(f, op == EPOLL_CTL_ADD);
 	struct xr_epreg *r;
 
+	if (op == EPOLL_CTL_ADD && ef && xr_unlikely(f->owner_pid != xr_getpid()))
+		xr_ep_child_carries(f, ef);
 	if (op == EPOLL_CTL_ADD)
 		return ef && ef->attached ? ctl_add_attached(ep, f, ef, fd, ev) :
 					    ctl_add_plain(ep, epfd, f, ef, fd, ev);
@@ -203,9 +205,6 @@ static int ctl_keeps_tcp(struct xr_epoll *ep, struct xr_flow *f, const struct ep
 
 	if (!ep || ep->gen != xr_ep_gen)
 		return 1;
-	/* the parent's: only its kernel socket can be watched here */
-	if (f->owner_pid != xr_getpid())
-		return (xr_load_acquire(&f->path) & XR_PATH_FABRIC) != 0;
 	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC) || !ef || !ev)
 		return 0;
 	if (xr_ep_big_lock())
@@ -287,7 +286,9 @@ int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 		if (r != 1)
 			return r;
 	}
-	if (op == EPOLL_CTL_ADD && ctl_keeps_tcp(ep, f, ev)) {
+	if (op == EPOLL_CTL_ADD && xr_unlikely(f->owner_pid != xr_getpid()) && ep && ep->gen == xr_ep_gen)
+		xr_flow_retreat_as(f, fd, XR_REASON_INHERITED, XR_RETREAT_SEAL, 0);
+	else if (op == EPOLL_CTL_ADD && ctl_keeps_tcp(ep, f, ev)) {
 		xr_flow_stay_tcp(f, fd, ep && ep->gen == xr_ep_gen ? XR_REASON_EPOLL_EXCLUSIVE :
 				 XR_REASON_INHERITED);
 		if (!ep || ep->gen != xr_ep_gen)

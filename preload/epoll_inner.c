@@ -193,7 +193,7 @@ void xr_ep_link_put(struct xr_epoll *ep, struct xr_eplink *k)
 {
 	struct xr_eplink **p;
 
-	if (--k->nregs)
+	if (!k || --k->nregs)
 		return;
 	for (p = &ep->links; *p; p = &(*p)->next)
 		if (*p == k) {

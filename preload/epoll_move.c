@@ -21,7 +21,8 @@ int xr_ep_reg_attach(struct xr_epreg *r, int in_outer)
 	int e;
 
 	e = xr_ep_inner_make(ep);
-	if (!e)
+	/* of a flow that a child has from its parent the kernel tells all that is news: its link is the parent's */
+	if (!e && r->flow->owner_pid == xr_getpid())
 		e = xr_ep_link_get(ep, r->flow, &r->link);
 	if (e)
 		return e;

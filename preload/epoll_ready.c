@@ -185,7 +185,8 @@ static void visit_begin(struct ep_visit *v, struct xr_epreg *r, int rest)
 	v->flow = r->flow;
 	v->ef = r->ef;
 	v->link = r->link;
-	v->link->nregs++;
+	if (xr_likely(v->link != NULL))
+		v->link->nregs++;
 	/* its own number may be closed: any descriptor of the flow will do */
 	v->fd = r->flow->priv->fd;
 	v->events = r->events;
@@ -221,7 +222,7 @@ static void visit_arm_for(const struct ep_visit *v, uint32_t waiter)
 		/* after the full barrier of arming; pairs with "claim, then arm" */
 		uint32_t t = v->arm & (dir ? XR_EP_ARM_OUT : XR_EP_ARM_IN) ?
 			xr_waiter_claimed(v->flow, dir) : 0;
-		int bell = t ? xr_shm_link_bell(v->link->link, t) : -1;
+		int bell = t && v->link ? xr_shm_link_bell(v->link->link, t) : -1;
 
 		if (bell >= 0)
 			xr_sys3(SYS_write, bell, &one, sizeof(one));

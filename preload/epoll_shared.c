@@ -23,7 +23,8 @@ int xr_ep_shared_bell(struct xr_epoll *ep, struct xr_eplink *k)
 	uint32_t w = xr_ep_shared_waiter();
 	int bell, e;
 
-	if (k->shared >= 0 || k->bell < 0)
+	/* in a child, of a flow of its parent: there are no bells */
+	if (!k || k->shared >= 0 || k->bell < 0)
 		return 0;
 	if (!w) {
 		w = xr_waiter_get();

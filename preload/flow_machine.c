@@ -47,6 +47,7 @@
 #include "flow_rx.h"
 #include "log.h"
 #include "mem.h"
+#include "process.h"
 #include "ready.h"
 #include "zerocopy.h"
 
@@ -351,7 +352,7 @@ static int retreat_rx(struct xr_flow *f, enum xr_retreat how)
 		/* read to the end, of which the kernel socket may not know yet: the hooks do */
 		if (f->rx_end)
 			return 0;
-		froze = !f->rx.sealed;
+		froze = !f->rx.frozen;
 		if (!xr_shm_rx_seal(&f->rx) && xr_shm_rx_is_frozen(&f->rx))
 			f->rx_state = XR_RX_TCP;
 		return froze;
@@ -505,7 +506,7 @@ int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_re
 	/* the peer's frame is waited for, and it may wait for ours */
 	if (f->far && how != XR_RETREAT_SEAL)
 		xr_store_relaxed(&f->far->tx_lazy, 0);
-	froze = retreat_rx(f, how);
+	froze = retreat_rx(f, how) | (f->tx_state == XR_TX_RING);
 	if (xr_flow_lowat_split(f))
 		xr_flow_lowat(f, fd);
 	if (how == XR_RETREAT_HAND_OVER)
@@ -514,7 +515,7 @@ int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_re
 	xr_flow_tx_start_replay(f, why);
 	xr_flow_leave(f);
 	m.owed = retreat_push(f, fd);
-	/* whoever sleeps at the other end in a read wakes up and sees that we froze it */
+	/* whoever sleeps at the other end in a read sees that we froze it */
 	waiter = XR_ARM_WAITER(xr_load_relaxed(&f->tx.dir->arm));
 	xr_unlock(&f->rx_lock);
 	xr_unlock(&f->tx_lock);
@@ -528,10 +529,11 @@ int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_re
 		m.late = 0;
 	if (wait_ns)
 		retreat_wait(f, fd, &m, wait_ns);
-	/* who sleeps here waits for what may come another way now */
-	xr_flow_wake(f);
+	/* who sleeps here waits for what may come another way now; a child comes by here with each call */
+	if (froze || f->owner_pid == xr_getpid())
+		xr_flow_wake(f);
 	/* with a replay pending the hooks, and the epoll files, still carry the flow */
-	if (f->owner_pid == xr_getpid() && !(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
+	if (!xr_vfork_depth && !(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
 		xr_epoll_flow_detach(f);
 	return retreat_waits(&m) || m.unread ? -EAGAIN : m.owed;
 }

@@ -19,6 +19,7 @@
 #include "control.h"
 #include "flow.h"
 #include "mem.h"
+#include "process.h"
 #include "ready.h"
 #include "upgrade.h"
 #include "waiter.h"
@@ -198,6 +199,8 @@ void xr_flow_wake(struct xr_flow *f)
 		xr_shm_link_notify_own(l, XR_ARM_WAITER(xr_load_relaxed(&f->rx.dir->arm)), f->index);
 		xr_shm_link_notify_own(l, XR_TXARM_WAITER(xr_load_relaxed(&f->tx.dir->tx_arm)),
 				       f->index);
+		if (!xr_vfork_depth)
+			xr_epoll_flow_kick(f);
 		return;
 	}
 	for (dir = 0; dir < 2; dir++) {

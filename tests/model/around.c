@@ -376,6 +376,7 @@ void xr_control_open(void) { }
 int xr_epoll_flow_attach(struct xr_flow *f) { (void)f; return 0; }
 int xr_epoll_flow_attached(struct xr_flow *f) { (void)f; return 0; }
 void xr_epoll_flow_detach(struct xr_flow *f) { (void)f; }
+__thread uint32_t xr_vfork_depth;
 void xr_epoll_flow_kick(struct xr_flow *f) { (void)f; }
 void xr_epoll_flow_full(struct xr_flow *f) { (void)f; }
 void xr_fd_each(void (*fn)(void *arg, int fd, uintptr_t entry), void *arg) { (void)fn; (void)arg; }

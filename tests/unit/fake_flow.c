@@ -202,6 +202,12 @@ int xr_flow_retreat(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait
 	return 0;
 }
 
+int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_retreat how, uint64_t wait_ns)
+{
+	(void)how;
+	return xr_flow_retreat(f, fd, why, wait_ns);
+}
+
 int xr_flow_hand_over(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait_ns)
 {
 	return of(f)->stuck ? -EAGAIN : xr_flow_retreat(f, fd, why, wait_ns);

@@ -52,6 +52,7 @@ void xr_control_run(void) { }
 void xr_control_tune(void) { }
 int xr_epoll_flow_attached(struct xr_flow *f) { (void)f; return 0; }
 void xr_epoll_flow_detach(struct xr_flow *f) { (void)f; }
+__thread uint32_t xr_vfork_depth;
 void xr_epoll_flow_kick(struct xr_flow *f) { (void)f; }
 void xr_epoll_flow_full(struct xr_flow *f) { (void)f; }
 uint32_t xr_waiter_claimed(struct xr_flow *f, int dir) { (void)f, (void)dir; return 0; }
