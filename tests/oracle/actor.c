@@ -282,6 +282,7 @@ struct job {
 	int has_file;
 	pthread_t thread;
 	int running;
+	_Atomic uint64_t begun;	/* us */
 };
 static struct job job[THREADS + 1];
 
@@ -289,6 +290,7 @@ static void *thread_main(void *arg)
 {
 	struct job *j = arg;
 
+	atomic_store(&j->begun, now_us());
 	atomic_store(&a.sh->tid[a.side][j->op.thread], (int)raw(SYS_gettid, 0, 0, 0, 0, 0));
 	perform(&j->op, j->r, j->has_file ? &j->f : NULL);
 	return NULL;
@@ -358,10 +360,20 @@ static long do_signal(const struct op *o, struct res *r)
 	return 0;
 }
 
+/* ms that the call waits at most; 0: it has no such limit */
+static int job_timeout(const struct op *o)
+{
+	return o->kind == OP_SELECT ? o->arg[4] : o->kind == OP_POLL || o->kind == OP_EPWAIT ? o->arg[3] : 0;
+}
+
 static void join_job(const struct op *o, struct res *r)
 {
 	struct job *j = &job[o->arg[0]];
+	int ms = job_timeout(&j->op);
 
+	/* what was to end the wait is done, or nothing is */
+	if (j->running && ms > 0 && now_us() - atomic_load(&j->begun) > 500u * (uint64_t)ms)
+		atomic_fetch_add(&a.sh->late, 1);
 	if (j->running)
 		pthread_join(j->thread, NULL);
 	j->running = 0;

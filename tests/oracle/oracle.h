@@ -124,6 +124,7 @@ struct shared {
 	_Atomic uint32_t quit;
 	_Atomic uint32_t mode;
 	_Atomic uint32_t settled;	/* operations that had to wait for bytes to arrive */
+	_Atomic uint32_t late;		/* waits whose time was nearly over before what is to end them was done */
 	_Atomic int32_t pid[SIDES];
 	_Atomic int32_t tid[SIDES][THREADS + 1];
 	uint16_t port[2][2];		/* of A and B; IPv4, IPv6 */
@@ -206,10 +207,14 @@ struct pair {
 	int cpu;
 	uint64_t respawned;
 	uint32_t stuck;		/* operation at which the last case hung or lost a process */
+	uint64_t upgraded, retreated;	/* by both sides, before the last run */
 };
 enum { PAIR_OK, PAIR_HANG, PAIR_DIED };
 void pair_init(struct pair *p, int preload, int cpu);
-/* Runs the script; 0, or PAIR_HANG or PAIR_DIED with the processes replaced by new ones. */
+/*
+ * Runs the script, and once more where the machine was too slow for a wait of it; 0, or PAIR_HANG or PAIR_DIED with
+ * the processes replaced by new ones.
+ */
 int pair_run(struct pair *p, const struct script *s, enum mode mode, unsigned int patience_ms);
 void pair_stop(struct pair *p);
 
