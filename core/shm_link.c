@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include "defer.h"
 #include "log.h"
 #include "mem.h"
 #include "shm_link.h"
@@ -48,6 +49,7 @@ static void link_lock(struct xr_shm_link *l)
 {
 	uint32_t free;
 
+	xr_defer_begin();
 	/* critical sections are a few dozen instructions, or one system call at first use */
 	for (;;) {
 		free = 0;
@@ -61,6 +63,7 @@ static void link_unlock(struct xr_shm_link *l)
 {
 	/* release: what the section wrote is visible to the next holder's cas */
 	xr_store_release(&l->lock, 0);
+	xr_defer_end();
 }
 
 struct xr_shm_link *xr_shm_link_new(int conn, const struct xr_shm_arena *own,

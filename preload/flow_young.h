@@ -7,6 +7,7 @@
 #ifndef XR_FLOW_YOUNG_H
 #define XR_FLOW_YOUNG_H
 
+#include "defer.h"
 #include "flow.h"
 #include "mem.h"
 
@@ -68,6 +69,7 @@ static inline void xr_slab_lock(void)
 {
 	uint32_t free = 0;
 
+	xr_defer_begin();
 	if (xr_unlikely(!xr_cas(&xr_slab.lock, &free, 1)))
 		xr_slab_wait();
 }
@@ -76,6 +78,7 @@ static inline void xr_slab_unlock(void)
 {
 	/* release: pairs with the cas of the next holder */
 	xr_store_release(&xr_slab.lock, 0);
+	xr_defer_end();
 }
 
 /*

@@ -14,6 +14,7 @@
 #include "hook.h"
 #include <pthread.h>
 #include <string.h>
+#include "defer.h"
 #include "ready.h"
 #include "signals.h"
 #include "waiter.h"
@@ -42,12 +43,32 @@ void xr_signal_note(int flags)
 		signal_count.norestart++;
 }
 
+static void signal_entry(int sig, siginfo_t *info, void *context);
+
+/* It comes again, and the kernel has forgotten a handler that was to be used once. */
+static __attribute__((noinline, cold)) void signal_rearm(int sig)
+{
+	struct sigaction act;
+
+	if (xr_real.sigaction(sig, NULL, &act))
+		return;
+	act.sa_sigaction = signal_entry;
+	xr_real.sigaction(sig, &act, NULL);
+}
+
 static void signal_entry(int sig, siginfo_t *info, void *context)
 {
 	struct signal_slot *s = &signal_slot[sig];
 	uintptr_t outer = signal_frame;
 	void (*handler)(int, siginfo_t *, void *);
 
+	if (xr_unlikely(xr_defer_depth)) {
+		/* before it is sent once more: the default action may be to end the process */
+		if (xr_load_relaxed(&s->flags) & SA_RESETHAND)
+			signal_rearm(sig);
+		if (xr_defer_signal(sig, info, context))
+			return;
+	}
 	xr_signal_note(xr_load_relaxed(&s->flags));
 	signal_frame = (uintptr_t)__builtin_frame_address(0);
 	/* acquire: pairs with the store before the kernel learnt of signal_entry */

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <string.h>
 #include "control.h"
+#include "defer.h"
 #include "far.h"
 #include "log.h"
 #include "mem.h"
@@ -28,8 +29,11 @@ static struct xr_upgrade *up_claim(struct xr_flow *f)
 	uint32_t free = 0, used = 0;
 	int i;
 
-	if (!xr_cas(&up_lock, &free, 1))
+	xr_defer_begin();
+	if (!xr_cas(&up_lock, &free, 1)) {
+		xr_defer_end();
 		return NULL;
+	}
 	for (i = 0; i < XR_UP_MAX && used < up_room; i++)
 		/* acquire: pairs with xr_up_free */
 		if (xr_load_acquire(&xr_up_table[i].f))
@@ -47,6 +51,7 @@ static struct xr_upgrade *up_claim(struct xr_flow *f)
 	}
 	/* release: pairs with the cas of the next claimant */
 	xr_store_release(&up_lock, 0);
+	xr_defer_end();
 	return u;
 }
 

@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include "defer.h"
 #include "log.h"
 #include "mem.h"
 #include "rundir.h"
@@ -69,6 +70,7 @@ static void up_lock_links(void)
 {
 	uint32_t free;
 
+	xr_defer_begin();
 	/* a few dozen instructions */
 	for (;;) {
 		free = 0;
@@ -82,6 +84,7 @@ static void up_unlock_links(void)
 {
 	/* release: pairs with the cas of the next holder */
 	xr_store_release(&up_link_lock, 0);
+	xr_defer_end();
 }
 
 /* ---- entries --------------------------------------------------------------- */

@@ -125,3 +125,15 @@ def test_storm(live):
     if left:
         rest = live.client("recv", c.fd, left, WAITALL, s.tx_key, s.tx - left)
         assert rest.ret == left and rest.words == ["ok"]
+
+
+@pytest.mark.parametrize("how", ["return", "reset", "jump"])
+def test_on_calls_that_are_made_all_the_time(live, how):
+    """Handlers make and close sockets on top of a thread that does nothing else, and return or jump out of it."""
+    r = live.client("on_top", 3000, how, timeout=20)
+    assert r.ret > 1000 and r.ints[0] > 1000, r
+    if how != "jump":
+        assert r.ints[1] == 0, r
+    live.turns(20, 100)
+    c, s = live.connect()
+    live.upgrade(c, s)

@@ -8,13 +8,17 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include <wordexp.h>
 
@@ -211,6 +215,72 @@ static long c_seccomp(struct call *k)
 	return check(k, b, recv(arg(k, 1), b, n, MSG_WAITALL));
 }
 
+/* ---- handlers on top of calls that are made all the time ------------------------------------------ */
+
+static volatile int on_top, on_top_bad;
+static sigjmp_buf on_top_out;
+static const char *on_top_how;
+
+/* Once, soon: the next one comes when this one is done with. */
+static void on_top_soon(void)
+{
+	struct itimerval once = { .it_value = { 0, 20 + on_top % 41 } };
+
+	setitimer(ITIMER_REAL, &once, NULL);
+}
+
+static void on_top_handler(int sig)
+{
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	on_top_bad += fd < 0 || close(fd);
+	on_top++;
+	if (!strcmp(on_top_how, "reset"))
+		sysv_signal(sig, on_top_handler);
+	if (!strcmp(on_top_how, "jump"))
+		siglongjmp(on_top_out, 1);
+	on_top_soon();
+}
+
+/* on_top MS return|reset|jump: makes and closes sockets; so do handlers on top of that, and return or do not */
+static long c_on_top(struct call *k)
+{
+	struct itimerval none = {};
+	struct sigaction act = { .sa_handler = on_top_handler };
+	volatile long n = 0;
+	struct timespec now;
+	volatile int first = dup(0);
+	time_t end;
+
+	close(first);
+	on_top_how = k->argv[2];
+	on_top = on_top_bad = 0;
+	if (!strcmp(on_top_how, "reset"))
+		sysv_signal(SIGALRM, on_top_handler);
+	else
+		sigaction(SIGALRM, &act, NULL);
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	end = now.tv_sec * 1000 + now.tv_nsec / 1000000 + arg(k, 1);
+	if (sigsetjmp(on_top_out, 1))
+		close_range(first, first + 20, 0);
+	on_top_soon();
+	for (;;) {
+		clock_gettime(CLOCK_MONOTONIC, &now);
+		if (now.tv_sec * 1000 + now.tv_nsec / 1000000 >= end)
+			break;
+		for (int i = 0; i < 50; i++, n++) {
+			int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+			if (fd < 0 || close(fd))
+				on_top_bad++;
+		}
+	}
+	setitimer(ITIMER_REAL, &none, NULL);
+	signal(SIGALRM, SIG_DFL);
+	extra(k, " %d %d", on_top, on_top_bad);
+	return n;
+}
+
 /* dprintf FD TEXT */
 static long c_dprintf(struct call *k)
 {
@@ -242,6 +312,7 @@ const struct command hand_commands[] = {
 	{ "aio_read", 4, c_aio_read },
 	{ "lio_listio", 4, c_lio_listio },
 	{ "seccomp", 4, c_seccomp },
+	{ "on_top", 2, c_on_top },
 	{ "dprintf", 2, c_dprintf },
 	{ "wordexp", 1, c_wordexp },
 	{},

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
-CHECKED = ["core/reason.c", "core/shm_ring.c", "core/shm_ring_rx.c", "preload/flow*.c", "preload/ksock.c",
+CHECKED = ["core/defer.c", "core/reason.c", "core/shm_ring.c", "core/shm_ring_rx.c", "preload/flow*.c", "preload/ksock.c",
            "preload/links.c", "preload/lock.c", "preload/upgrade.c", "preload/upgrade_attempt.c",
            "preload/upgrade_begin.c", "preload/upgrade_switch.c", "preload/zerocopy.c"]
 OWN = ["around.c", "check.c", "ends.c", "kernel.c", "scenario.c", "world.c"]
