@@ -84,4 +84,7 @@ static inline void xr_cpu_relax(void)
 /* Written in each forked child: with them, since the first write to a page costs a copy of it. */
 #define XR_FORK_DATA	XR_NEAR
 
+/* What a forked child runs that ends at once, side by side: it maps each piece of a file anew. */
+#define XR_FORK_CODE	__attribute__((section("xr_fork_code")))
+
 #endif

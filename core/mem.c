@@ -58,6 +58,79 @@ void *xr_map_own(size_t len)
 	return p;
 }
 
+#define KEEP_LEN	(2ul << 20)
+#define KEEP_MAX	32u
+#define KEEP_USED(w)	((w) & ((1ull << 48) - 1))
+
+/* Regions that fill one after the other.  A forked child goes on with its copy. */
+struct mem_keep {
+	_Atomic uint64_t word;			/* number of the region that is being filled:16 | bytes used:48 */
+	_Atomic(uint8_t *) base[KEEP_MAX];	/* region 0 is none */
+};
+
+/* Under a limit of what may be mapped the program is left what is not used. */
+static int keep_limited(void)
+{
+	struct rlimit as, data;
+
+	return xr_sys4(SYS_prlimit64, 0, RLIMIT_AS, 0, &as) || xr_sys4(SYS_prlimit64, 0, RLIMIT_DATA, 0, &data) ||
+	       as.rlim_cur != RLIM_INFINITY || data.rlim_cur != RLIM_INFINITY;
+}
+
+/* Region i is there.  -errno: it cannot be had. */
+static int keep_more(struct mem_keep *k, uint64_t i, void *(*map)(size_t))
+{
+	uint8_t *none = NULL, *p;
+
+	if (i >= KEEP_MAX || keep_limited())
+		return -ENOMEM;
+	if (xr_load_relaxed(&k->base[i]))
+		return 0;
+	p = map(KEEP_LEN);
+	if (!p)
+		return -ENOMEM;
+	/* a program that uses little of it is not to pay for all */
+	xr_sys3(SYS_madvise, p, KEEP_LEN, MADV_NOHUGEPAGE);
+	if (!xr_cas(&k->base[i], &none, p))
+		xr_unmap(p, KEEP_LEN);
+	return 0;
+}
+
+static void *mem_keep(struct mem_keep *k, size_t len, void *(*map)(size_t))
+{
+	uint64_t w, i;
+
+	len = XR_ALIGN(len, 4096ul);
+	if (len > KEEP_LEN)
+		return map(len);
+	/* acquire: pairs with the exchange that made the region the one to fill, its base is there */
+	w = xr_load_acquire(&k->word);
+	for (;;) {
+		i = w >> 48;
+		if (i && KEEP_USED(w) + len <= KEEP_LEN) {
+			if (xr_cas(&k->word, &w, w + len))
+				return xr_load_relaxed(&k->base[i]) + KEEP_USED(w);
+		} else if (keep_more(k, i + 1, map)) {
+			return map(len);
+		} else {
+			xr_cas(&k->word, &w, (i + 1) << 48);
+			w = xr_load_acquire(&k->word);
+		}
+	}
+}
+
+static struct mem_keep keep_private, keep_own;
+
+void *xr_keep_private(size_t len)
+{
+	return mem_keep(&keep_private, len, xr_map_private);
+}
+
+void *xr_keep_own(size_t len)
+{
+	return mem_keep(&keep_own, len, xr_map_own);
+}
+
 void *xr_map_family(size_t len)
 {
 	return mem_map(len, MAP_SHARED);

@@ -11,67 +11,6 @@
 
 XR_FORK_DATA uint32_t xr_ep_gen;
 
-/* ---- memory: type-stable, never given back ------------------------------- */
-
-#define POOL_CHUNK	65536u
-
-struct ep_pool {
-	size_t size, next_off;		/* of an object; of the link in a free one */
-	uint8_t *fresh;
-	size_t left;
-	_Atomic(void *) free;
-};
-
-static struct ep_pool pool_ep = { .size = sizeof(struct xr_epoll),
-	.next_off = offsetof(struct xr_epoll, next_free) };
-static struct ep_pool pool_reg = { .size = sizeof(struct xr_epreg),
-	.next_off = offsetof(struct xr_epreg, hash_next) };
-static struct ep_pool pool_flow = { .size = sizeof(struct xr_epflow),
-	.next_off = offsetof(struct xr_epflow, next_free) };
-
-static struct ep_pool pool_link = { .size = sizeof(struct xr_eplink),
-	.next_off = offsetof(struct xr_eplink, next) };
-
-static void **pool_next(const struct ep_pool *p, void *o)
-{
-	return (void **)((uint8_t *)o + p->next_off);
-}
-
-/* Under big: one thread takes out at a time, so that no object can come back meanwhile. */
-static void *pool_get(struct ep_pool *p)
-{
-	void *o = xr_load_acquire(&p->free);
-
-	while (o)
-		if (xr_cas(&p->free, &o, *pool_next(p, o)))
-			return o;
-	if (p->left < p->size) {
-		p->fresh = xr_map_private(POOL_CHUNK);
-		p->left = p->fresh ? POOL_CHUNK : 0;
-		if (!p->fresh)
-			return NULL;
-	}
-	o = p->fresh;
-	p->fresh += p->size;
-	p->left -= p->size;
-	return o;
-}
-
-static void pool_put(struct ep_pool *p, void *o)
-{
-	void *head = xr_load_relaxed(&p->free);
-
-	do {
-		*pool_next(p, o) = head;
-	} while (!xr_cas(&p->free, &head, o));
-}
-
-static void pool_forget(struct ep_pool *p)
-{
-	p->left = 0;
-	xr_store_relaxed(&p->free, NULL);
-}
-
 /* ---- locks --------------------------------------------------------------- */
 
 /*
@@ -185,7 +124,7 @@ struct xr_epflow *xr_ep_flow(struct xr_flow *f, int make)
 		return ef;
 	if (!make)
 		return NULL;
-	ef = pool_get(&pool_flow);
+	ef = xr_ep_mem_get(XR_EP_MEM_FLOW);
 	if (!ef)
 		return NULL;
 	memset(ef, 0, sizeof(*ef));
@@ -196,17 +135,17 @@ struct xr_epflow *xr_ep_flow(struct xr_flow *f, int make)
 
 void xr_ep_flow_free(struct xr_epflow *ef)
 {
-	pool_put(&pool_flow, ef);
+	xr_ep_mem_put(XR_EP_MEM_FLOW, ef);
 }
 
 struct xr_eplink *xr_ep_link_alloc(void)
 {
-	return pool_get(&pool_link);
+	return xr_ep_mem_get(XR_EP_MEM_LINK);
 }
 
 void xr_ep_link_free(struct xr_eplink *k)
 {
-	pool_put(&pool_link, k);
+	xr_ep_mem_put(XR_EP_MEM_LINK, k);
 }
 
 static uint32_t ep_hash(const struct xr_epoll *ep, const struct xr_flow *f)
@@ -225,7 +164,7 @@ static void ep_grow(struct xr_epoll *ep)
 	uint32_t i, old_n = ep->nbuckets, n = old_n * 4;
 	struct xr_epreg **old = ep->bucket, **b, *r, *next;
 
-	b = xr_map_private(n * sizeof(*b));
+	b = xr_ep_table_get(n);
 	if (!b)
 		return;
 	ep->nbuckets = n;
@@ -239,23 +178,30 @@ static void ep_grow(struct xr_epoll *ep)
 		}
 	ep->bucket = b;
 	if (old != ep->first_bucket)
-		xr_unmap(old, old_n * sizeof(*old));
+		xr_ep_table_put(old, old_n);
 }
 
 struct xr_epreg *xr_ep_reg_new(struct xr_epoll *ep, struct xr_flow *f, struct xr_epflow *ef, int fd,
 			       const struct epoll_event *ev)
 {
-	struct xr_epreg *r = pool_get(&pool_reg);
+	struct xr_epreg *r = xr_ep_mem_get(XR_EP_MEM_REG);
+	struct xr_epheir *heir;
 	uint32_t h;
 	uint16_t gen;
 
 	if (!r)
 		return NULL;
+	heir = r->heir ? r->heir : xr_ep_heir_new();
+	if (!heir) {
+		xr_ep_mem_put(XR_EP_MEM_REG, r);
+		return NULL;
+	}
 	if (ep->nregs >= 2 * ep->nbuckets)
 		ep_grow(ep);
 	gen = r->gen;
 	memset(r, 0, sizeof(*r));
 	r->gen = gen;
+	r->heir = heir;
 	r->ep = ep;
 	r->flow = f;
 	r->ef = ef;
@@ -268,13 +214,17 @@ struct xr_epreg *xr_ep_reg_new(struct xr_epoll *ep, struct xr_flow *f, struct xr
 	r->hash_next = ep->bucket[h];
 	ep->bucket[h] = r;
 	ep->nregs++;
+	heir->flow = f;
+	heir->fd = fd;
+	xr_ep_heir(r);
+	heir->ep = ep;
 	return r;
 }
 
 void xr_ep_reg_recycle(struct xr_epreg *r)
 {
 	r->gen++;
-	pool_put(&pool_reg, r);
+	xr_ep_mem_put(XR_EP_MEM_REG, r);
 }
 
 void xr_ep_reg_free(struct xr_epreg *r)
@@ -293,6 +243,7 @@ void xr_ep_reg_free(struct xr_epreg *r)
 			break;
 		}
 	ep->nregs--;
+	r->heir->ep = NULL;
 	xr_ep_unlist(r);
 	if (r->busy)
 		r->dead = 1;
@@ -310,7 +261,7 @@ int xr_epoll_created(int epfd, int flags)
 	(void)flags;
 	if (!xr_active || xr_ep_big_lock())
 		return -ENOMEM;
-	ep = pool_get(&pool_ep);
+	ep = xr_ep_mem_get(XR_EP_MEM_FILE);
 	if (!ep || xr_random(&token, sizeof(token))) {
 		xr_ep_big_unlock();
 		return -ENOMEM;
@@ -329,7 +280,7 @@ int xr_epoll_created(int epfd, int flags)
 	xr_epnode_init(&ep->hot);
 	xr_epnode_init(&ep->active);
 	if (xr_fd_set(epfd, ep, XR_FD_EPOLL) == (uintptr_t)-1) {
-		pool_put(&pool_ep, ep);
+		xr_ep_mem_put(XR_EP_MEM_FILE, ep);
 		xr_ep_big_unlock();
 		return -ENOMEM;
 	}
@@ -374,7 +325,7 @@ static void ep_teardown(struct xr_epoll *ep)
 {
 	ep_inner_close(ep);
 	if (ep->bucket != ep->first_bucket)
-		xr_unmap(ep->bucket, ep->nbuckets * sizeof(*ep->bucket));
+		xr_ep_table_put(ep->bucket, ep->nbuckets);
 	/* an empty table of its own, for whoever still looks */
 	ep->bucket = ep->first_bucket;
 	ep->nbuckets = XR_EP_BUCKETS;
@@ -412,7 +363,7 @@ void xr_ep_put(struct xr_epoll *ep)
 		ep_teardown(ep);
 	xr_ep_unlock(ep);
 	if (gone)
-		pool_put(&pool_ep, ep);
+		xr_ep_mem_put(XR_EP_MEM_FILE, ep);
 }
 
 /* One of several descriptors goes: know another one. */
@@ -515,13 +466,10 @@ void xr_ep_note(struct xr_epflow *ef)
 void xr_epoll_forked(void)
 {
 	xr_ep_gen++;
-	/* locks and free lists may have been caught in the middle of anything */
+	/* locks may have been caught in the middle of anything */
 	xr_store_relaxed(&ep_big.owner, 0);
 	xr_store_relaxed(&ep_big_missed, 0);
-	pool_forget(&pool_ep);
-	pool_forget(&pool_reg);
-	pool_forget(&pool_flow);
-	pool_forget(&pool_link);
+	xr_ep_mem_forked();
 	xr_ep_shared_forked();
 	xr_waiter_forked();
 }

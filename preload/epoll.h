@@ -61,6 +61,19 @@ struct xr_epflow {
 	_Atomic uint8_t missed;		/* a signal handler met a held lock: kick again */
 };
 
+/*
+ * What a forked child has to know of a registration.  The rest is wiped in a child: a fork copies the
+ * page tables of what it leaves, and most children never ask.
+ */
+struct xr_epheir {
+	struct xr_epoll *ep;		/* NULL: there is no such registration */
+	struct xr_flow *flow;
+	uint64_t data;
+	uint32_t events;
+	int fd;
+	uint8_t attached, fired, absent, parked;
+};
+
 /* One registration: (epoll file, descriptor, flow). */
 struct xr_epreg {
 	struct xr_epnode node;		/* ready or hot */
@@ -70,6 +83,7 @@ struct xr_epreg {
 	struct xr_eplink *link;		/* while attached; NULL: a flow of the parent's (epoll_child.c) */
 	struct xr_epreg *hash_next;	/* by flow, within the file */
 	struct xr_epreg *flow_next;	/* by flow, over all files; under big */
+	struct xr_epheir *heir;		/* its own, for as long as this memory is a registration's or free */
 	uint64_t data;
 	uint64_t key;			/* since when it is ready; of xr_ep_order */
 	uint64_t since;			/* cycle count: when it was last reported, or had nothing */
@@ -220,6 +234,18 @@ void xr_ep_reg_recycle(struct xr_epreg *r);
 /* Lets go of the file when nobody uses it any more; the file's lock is released. */
 void xr_ep_put(struct xr_epoll *ep);
 
+/* ---- epoll_mem.c: memory, never given back ---------------------------------- */
+
+enum xr_ep_mem { XR_EP_MEM_FILE, XR_EP_MEM_REG, XR_EP_MEM_FLOW, XR_EP_MEM_LINK };
+
+/* Under big; what is in it is what it was put back with, or zeros.  NULL when memory is short. */
+void *xr_ep_mem_get(enum xr_ep_mem kind);
+void xr_ep_mem_put(enum xr_ep_mem kind, void *o);
+/* An empty table of n buckets, more than XR_EP_BUCKETS. */
+struct xr_epreg **xr_ep_table_get(uint32_t n);
+void xr_ep_table_put(struct xr_epreg **b, uint32_t n);
+void xr_ep_mem_forked(void);
+
 /* ---- epoll_inner.c ------------------------------------------------------- */
 
 int xr_ep_inner_make(struct xr_epoll *ep);
@@ -257,6 +283,22 @@ void xr_ep_flow_kick(struct xr_epflow *ef);
 int xr_ep_reg_has_fired(const struct xr_epreg *r);
 /* ---- epoll_child.c: files of a parent ------------------------------------- */
 
+/* Under big; NULL when memory is short. */
+struct xr_epheir *xr_ep_heir_new(void);
+
+/* After each change of what is in it; the file's lock held. */
+static inline void xr_ep_heir(struct xr_epreg *r)
+{
+	struct xr_epheir *h = r->heir;
+
+	h->events = r->events;
+	h->data = r->data;
+	h->attached = r->attached;
+	h->fired = r->fired;
+	h->absent = r->absent;
+	h->parked = r->parked;
+}
+
 /* An inherited epoll file is waited on by the child: its members go back to TCP. */
 void xr_ep_adopt(struct xr_epoll *ep);
 /* The child's epoll_ctl on an inherited file, of a flow that it inherited too. */
@@ -267,7 +309,6 @@ void xr_ep_child_carries(struct xr_flow *f, struct xr_epflow *ef);
 int xr_ep_child_changed(const struct xr_epreg *r);
 /* In the parent, no lock held: the flow's registrations are the kernel's, as far as a child changed them. */
 void xr_ep_child_forget(struct xr_flow *f);
-
 
 /* ---- epoll_order.c: what was ready first is reported first --------------- */
 

@@ -14,10 +14,64 @@
 
 #define CHANGED_ALL	UINT16_MAX	/* several files */
 
+/* ---- what a child inherits ----------------------------------------------- */
+
+#define HEIRS	1638u	/* in 64 KiB */
+
+/* Never given back: a registration has one for as long as its memory is there. */
+static struct heirs {
+	struct heirs *next;
+	uint32_t n;
+	struct xr_epheir heir[HEIRS];
+} *heirs;
+
+struct xr_epheir *xr_ep_heir_new(void)
+{
+	struct heirs *c = heirs;
+
+	if (!c || c->n == HEIRS) {
+		c = xr_keep_private(sizeof(*c));
+		if (!c)
+			return NULL;
+		c->next = heirs;
+		heirs = c;
+	}
+	return &c->heir[c->n++];
+}
+
+/*
+ * The next one of the file, after h.  The parent's do not change here, and a file's own are another's: no lock.
+ * All of them are looked at, for calls that few children make.
+ */
+static struct xr_epheir *heir_next(const struct xr_epoll *ep, struct heirs **chunk, struct xr_epheir *h)
+{
+	struct heirs *c = *chunk;
+
+	for (h = h ? h + 1 : c ? c->heir : NULL; c; h = c ? c->heir : NULL) {
+		for (; h < c->heir + c->n; h++)
+			if (h->ep == ep)
+				goto found;
+		c = c->next;
+	}
+	h = NULL;
+found:
+	*chunk = c;
+	return h;
+}
+
+/* ---- the child's calls --------------------------------------------------- */
+
 /* Which file, in the 16 bits that a flow has for it; two that share them cost one registration a system call. */
 static uint16_t file_mark(const struct xr_epoll *ep)
 {
 	return (uint16_t)(ep->token % (CHANGED_ALL - 1) + 1);
+}
+
+static int child_changed(const struct xr_flow *f, const struct xr_epoll *ep)
+{
+	uint16_t mark = xr_load_acquire(&f->epoll_child);	/* pairs with xr_ep_child_ctl */
+
+	return xr_unlikely(mark) && (mark == CHANGED_ALL || mark == file_mark(ep));
 }
 
 /*
@@ -26,8 +80,8 @@ static uint16_t file_mark(const struct xr_epoll *ep)
  */
 void xr_ep_adopt(struct xr_epoll *ep)
 {
-	struct xr_epreg *r;
-	uint32_t i;
+	struct heirs *c = heirs;
+	struct xr_epheir *h;
 
 	if (ep->adopted || xr_ep_big_lock())
 		return;
@@ -37,25 +91,25 @@ void xr_ep_adopt(struct xr_epoll *ep)
 	}
 	ep->adopted = 1;
 	xr_ep_big_unlock();
-	for (i = 0; i < ep->nbuckets; i++)
-		for (r = ep->bucket[i]; r; r = r->hash_next) {
-			if (!r->attached || xr_fd_flow(r->fd) != r->flow)
-				continue;
-			xr_flow_retreat(r->flow, r->fd, XR_REASON_FORKED, 1000000000u);
-			if (!r->fired && !r->absent && !xr_ep_child_changed(r))
-				xr_ep_sys_ctl(ep->outer, EPOLL_CTL_ADD, r->fd, r->events, r->data);
-		}
+	for (h = heir_next(ep, &c, NULL); h; h = heir_next(ep, &c, h)) {
+		if (!h->attached || xr_fd_flow(h->fd) != h->flow)
+			continue;
+		xr_flow_retreat(h->flow, h->fd, XR_REASON_FORKED, 1000000000u);
+		if (!h->fired && !h->absent && !child_changed(h->flow, ep))
+			xr_ep_sys_ctl(ep->outer, EPOLL_CTL_ADD, h->fd, h->events, h->data);
+	}
 	xr_store_relaxed(&ep->attached, 0);
 }
 
-/* As it was at the fork; by flow, since what a flow knows of its own is the parent's. */
-static const struct xr_epreg *reg_at_fork(struct xr_epoll *ep, struct xr_flow *f, int fd)
+/* As it was at the fork. */
+static const struct xr_epheir *reg_at_fork(struct xr_epoll *ep, struct xr_flow *f, int fd)
 {
-	const struct xr_epreg *r;
+	struct heirs *c = heirs;
+	struct xr_epheir *h;
 
-	for (r = xr_ep_bucket(ep, f); r; r = r->hash_next)
-		if (r->flow == f && r->fd == fd)
-			return r;
+	for (h = heir_next(ep, &c, NULL); h; h = heir_next(ep, &c, h))
+		if (h->flow == f && h->fd == fd)
+			return h;
 	return NULL;
 }
 
@@ -66,7 +120,7 @@ static const struct xr_epreg *reg_at_fork(struct xr_epoll *ep, struct xr_flow *f
  */
 int xr_ep_child_ctl(struct xr_epoll *ep, int epfd, int op, int fd, struct xr_flow *f, struct epoll_event *ev)
 {
-	const struct xr_epreg *r = reg_at_fork(ep, f, fd);
+	const struct xr_epheir *r = reg_at_fork(ep, f, fd);
 	/* in the parent's inner set, or about to be, or fired and in none: the kernel knows it not */
 	int away = (xr_load_acquire(&f->path) & XR_PATH_FABRIC) || xr_flow_up(f) || (r && r->parked), e;
 	uint16_t none = 0;
@@ -87,9 +141,7 @@ int xr_ep_child_ctl(struct xr_epoll *ep, int epfd, int op, int fd, struct xr_flo
 
 int xr_ep_child_changed(const struct xr_epreg *r)
 {
-	uint16_t mark = xr_load_acquire(&r->flow->epoll_child);	/* pairs with xr_ep_child_ctl */
-
-	return xr_unlikely(mark) && (mark == CHANGED_ALL || mark == file_mark(r->ep));
+	return child_changed(r->flow, r->ep);
 }
 
 /*

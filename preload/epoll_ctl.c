@@ -37,6 +37,7 @@ static void reg_set(struct xr_epreg *r, const struct epoll_event *ev)
 	r->parked = 0;
 	r->fired = 0;
 	r->absent = 0;
+	xr_ep_heir(r);
 	r->last = 0;
 	r->force = 1;
 	r->seq++;
@@ -76,6 +77,7 @@ static int ctl_quick(struct xr_epoll *ep, int op, int fd, struct xr_flow *f,
 		e = -ENOENT;
 	} else if (op == EPOLL_CTL_DEL) {
 		r->absent = 1;
+		xr_ep_heir(r);
 		r->seq++;
 		xr_ep_unlist(r);
 		e = 0;
@@ -135,6 +137,7 @@ static int ctl_add_plain(struct xr_epoll *ep, int epfd, struct xr_flow *f, struc
 		/* a system call that went round the hooks had removed it */
 		r->events = ev->events | EPOLLERR | EPOLLHUP;
 		r->data = ev->data.u64;
+		xr_ep_heir(r);
 	} else if (!ef || !xr_ep_reg_new(ep, f, ef, fd, ev)) {
 		return 1;
 	}

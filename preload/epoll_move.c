@@ -43,6 +43,7 @@ int xr_ep_reg_attach(struct xr_epreg *r, int in_outer)
 	r->since = xr_cycles();
 	r->shown = 0;
 	r->parked = 0;
+	xr_ep_heir(r);
 	r->armed = 0;
 	r->last = 0;
 	r->force = 1;
@@ -71,6 +72,7 @@ void xr_ep_reg_leave(struct xr_epreg *r)
 	if (!now || now == r->flow)
 		xr_ep_sys_ctl(r->ep->inner, EPOLL_CTL_DEL, r->fd, 0, 0);
 	r->attached = 0;
+	xr_ep_heir(r);
 	xr_fetch_sub(&r->ep->attached, 1);
 	xr_ep_unlist(r);
 	xr_ep_link_put(r->ep, r->link);
@@ -121,6 +123,7 @@ static void reg_detach(struct xr_epreg *r)
 	if (r->fired) {
 		/* no kernel registration says nothing at all; the next MOD makes one */
 		r->parked = 1;
+		xr_ep_heir(r);
 		return;
 	}
 	if (xr_likely(xr_fd_flow(r->fd) == f))
@@ -220,8 +223,10 @@ static int reg_check(struct xr_epreg *r, int several)
 	 * An armed one could fire in another thread this very moment.
 	 */
 	e = xr_ep_reg_has_fired(r);
-	if (e == 1)
+	if (e == 1) {
 		r->fired = 1;
+		xr_ep_heir(r);
+	}
 	return e == 1 ? 0 : e ? e : -EAGAIN;
 }
 

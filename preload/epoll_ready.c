@@ -387,6 +387,7 @@ static int visit_report(struct ep_visit *v, struct epoll_event *ev, int rest, ui
 		r->misses = 0;
 		if (r->events & EPOLLONESHOT) {
 			r->fired = 1;
+			xr_ep_heir(r);
 			return 1;
 		}
 		ready_add(r);

@@ -18,12 +18,11 @@ static _Atomic(uintptr_t) *fdtab_slot(int fd)
 	xr_store_relaxed(&xr_fd_any, 1);
 	if (slot || (unsigned int)fd >= XR_FDTAB_L1 * XR_FDTAB_L2)
 		return slot;
-	l2 = xr_map_private(FDTAB_L2_SIZE);
+	l2 = xr_keep_private(FDTAB_L2_SIZE);
 	if (!l2)
 		return NULL;
-	/* tables are never unmapped, look-ups hold no reference; the loser of a race unmaps its own */
-	if (!xr_cas(&xr_fdtab[(unsigned int)fd / XR_FDTAB_L2], &seen, l2))
-		xr_unmap((void *)l2, FDTAB_L2_SIZE);
+	/* tables are never unmapped, look-ups hold no reference; the loser of a race has made one in vain */
+	xr_cas(&xr_fdtab[(unsigned int)fd / XR_FDTAB_L2], &seen, l2);
 	return xr_fd_slot(fd);
 }
 

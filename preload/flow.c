@@ -50,6 +50,8 @@ int xr_flow_init(void)
 {
 	struct xr_flow_slab *s = &xr_slab;
 	size_t slots = xr_cfg.ring_slots, n = slab_flows(slots);
+	/* one mapping, which a fork copies too */
+	size_t meta = XR_ALIGN(KIDS_ROOM + n * sizeof(*s->flow), 4096ul);
 	int r;
 
 	if (s->flow && s->pid == xr_getpid())
@@ -60,24 +62,23 @@ int xr_flow_init(void)
 	if (r)
 		return r;
 	/* in the page of the first flows, since each asks for the count of forks */
-	s->kids = xr_map_family(KIDS_ROOM + n * sizeof(*s->flow));
+	s->kids = xr_map_family(meta + n * slots * sizeof(*s->meta));
 	if (!s->kids)
 		return -ENOMEM;
 	s->flow = (struct xr_flow *)(void *)((char *)s->kids + KIDS_ROOM);
-	s->priv = xr_map_private(n * sizeof(*s->priv));
-	if (!s->priv)
-		goto unmap_flow;
+	s->meta = (struct xr_shm_meta *)(void *)((char *)s->kids + meta);
 	s->own = xr_map_own(n * sizeof(*s->own));
 	if (!s->own)
-		goto unmap_priv;
-	s->meta = xr_map_family(n * slots * sizeof(*s->meta));
-	if (!s->meta)
-		goto unmap_own;
+		goto unmap_flow;
 	if (xr_cfg.rdma) {
 		s->far = xr_map_family(n * sizeof(*s->far));
 		if (!s->far)
-			goto unmap_meta;
+			goto unmap_own;
 	}
+	/* last, since it is never given back */
+	s->priv = xr_keep_private(n * sizeof(*s->priv));
+	if (!s->priv)
+		goto unmap_far;
 	xr_shm_budget(xr_cfg.max_memory);
 	s->max = (uint32_t)n;
 	s->slots = (uint32_t)slots;
@@ -89,14 +90,13 @@ int xr_flow_init(void)
 	s->pid = xr_getpid();
 	return 0;
 
-unmap_meta:
-	xr_unmap(s->meta, n * slots * sizeof(*s->meta));
+unmap_far:
+	if (xr_cfg.rdma)
+		xr_unmap(s->far, n * sizeof(*s->far));
 unmap_own:
 	xr_unmap(s->own, n * sizeof(*s->own));
-unmap_priv:
-	xr_unmap(s->priv, n * sizeof(*s->priv));
 unmap_flow:
-	xr_unmap(s->kids, KIDS_ROOM + n * sizeof(*s->flow));
+	xr_unmap(s->kids, meta + n * slots * sizeof(*s->meta));
 	s->flow = NULL;
 	return -ENOMEM;
 }

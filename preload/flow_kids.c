@@ -164,7 +164,7 @@ int xr_flow_kid_heir(void)
 	return kid.depth > 1 || (kid.kids && xr_load_acquire(&kid.kids->left));
 }
 
-int xr_flow_kid_leave(void)
+XR_FORK_CODE int xr_flow_kid_leave(void)
 {
 	struct xr_flow_kids *k = xr_slab.kids;
 

@@ -140,7 +140,7 @@ static void forked_one(struct xr_flow *f, uint32_t mine)
 	f->priv->orphan = -1;
 }
 
-int xr_hold_inherited(void)
+XR_FORK_CODE int xr_hold_inherited(void)
 {
 	return xr_load_relaxed(&holds) != depth;
 }

@@ -18,23 +18,24 @@ static __thread uint64_t *vfork_map;		/* descriptors that the child has changed 
 								\
 		xr_process_fork_begin();			\
 		fork_pid = (call);				\
-		fork_errno = errno;				\
-		if (!fork_pid)					\
-			xr_process_forked_here();		\
-		else						\
+		if (fork_pid) {					\
+			fork_errno = errno;			\
 			xr_process_fork_end(fork_pid);		\
-		errno = fork_errno;				\
+			errno = fork_errno;			\
+		} else {					\
+			xr_process_forked_here();		\
+		}						\
 		fork_pid;					\
 	})
 
-XR_HOOK pid_t fork(void)
+XR_HOOK XR_FORK_CODE pid_t fork(void)
 {
 	return HOOK_FORK(xr_real.fork());
 }
 
 XR_ALIAS(fork) pid_t __fork(void);
 
-XR_HOOK pid_t _Fork(void)
+XR_HOOK XR_FORK_CODE pid_t _Fork(void)
 {
 	return HOOK_FORK(xr_real._Fork());
 }

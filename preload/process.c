@@ -25,19 +25,17 @@ XR_NEAR _Atomic uint32_t *xr_process_alive = &process_always;
 static uint32_t process_passed;	/* enum xr_reason of pass_through */
 static XR_FORK_DATA uint32_t process_is_child;		/* has flows of an ancestor */
 static __thread uint32_t process_forking;	/* this thread is in a fork that was prepared */
+static __thread uint32_t process_in_handler;	/* ... by a signal handler */
 
 #define PAGE	4096u
 
 static void alive_page(void)
 {
-	_Atomic uint32_t *p = xr_map_private(PAGE);
+	_Atomic uint32_t *p = xr_keep_own(PAGE);
 
-	if (!p)
+	/* asked for once more, since it must be so; a kernel that cannot has said so to xr_keep_own too */
+	if (!p || xr_sys3(SYS_madvise, p, PAGE, MADV_WIPEONFORK))
 		return;
-	if (xr_sys3(SYS_madvise, p, PAGE, MADV_WIPEONFORK)) {
-		xr_unmap((void *)p, PAGE);
-		return;
-	}
 	xr_store_relaxed(p, 1);
 	xr_process_alive = p;
 }
@@ -136,21 +134,29 @@ void xr_process_child(void)
  * first hook that needs it that there is something to do.  Until then the child is what it was when
  * the kernel made it.
  */
-void xr_process_forked_here(void)
+XR_FORK_CODE void xr_process_forked_here(void)
 {
+	int saved;
+
 	/*
 	 * A connection that was closed under a thread that sleeps in it is not the child's, as no file is
 	 * without a descriptor: it must not be kept open here.
 	 */
-	if (xr_unlikely(xr_hold_inherited()))
+	if (xr_unlikely(xr_hold_inherited())) {
+		saved = errno;
 		xr_fork_check();
+		errno = saved;
+	}
 	/* handlers of pthread_atfork may have met the page before */
-	if (process_forking && xr_process_alive == &process_always)
+	if (xr_unlikely(process_forking && xr_process_alive == &process_always)) {
+		saved = errno;
 		xr_process_child();
+		errno = saved;
+	}
 }
 
 /* A child ends that no hook has met.  1: there is no more to it. */
-static int child_ends(void)
+static XR_FORK_CODE int child_ends(void)
 {
 	if (xr_load_relaxed(xr_process_alive) || !process_forking || process_is_child || !xr_flow_kid_leave())
 		return 0;
@@ -169,6 +175,9 @@ void xr_process_fork_begin(void)
 		fork_prepare(0);
 	}
 	process_forking = 1;
+	process_in_handler = xr_signal_inside();
+	if (xr_unlikely(process_in_handler))
+		xr_epoll_forking(1);
 }
 
 void xr_process_fork_end(pid_t child)
@@ -176,6 +185,8 @@ void xr_process_fork_end(pid_t child)
 	if (!process_forking)
 		return;
 	process_forking = 0;
+	if (xr_unlikely(process_in_handler))
+		xr_epoll_forking(0);
 	if (child < 0)
 		fork_prepare(1);
 	else
@@ -231,11 +242,8 @@ enum xr_reason xr_process_passed(void)
 
 /* ---- exit ------------------------------------------------------------------ */
 
-void xr_process_exit(void)
+static void process_exit(void)
 {
-	/* a vfork child has the flows of its parent, who goes on */
-	if (xr_vfork_depth || child_ends())
-		return;
 	xr_fork_check();
 	xr_active = 0;
 	/* handlers that run later make no segment that nobody would remove */
@@ -249,6 +257,13 @@ void xr_process_exit(void)
 	xr_stats_close();
 }
 
+XR_FORK_CODE void xr_process_exit(void)
+{
+	/* a vfork child has the flows of its parent, who goes on */
+	if (!xr_vfork_depth && !child_ends())
+		process_exit();
+}
+
 /* exit() and the return of main(): after the program's own handlers, which may still send. */
 __attribute__((destructor)) static void process_destructor(void)
 {
@@ -258,14 +273,14 @@ __attribute__((destructor)) static void process_destructor(void)
 	errno = saved;
 }
 
-XR_HOOK void _exit(int status)
+XR_HOOK XR_FORK_CODE void _exit(int status)
 {
 	xr_process_exit();
 	xr_real._exit(status);
 	__builtin_unreachable();
 }
 
-XR_HOOK void _Exit(int status)
+XR_HOOK XR_FORK_CODE void _Exit(int status)
 {
 	xr_process_exit();
 	xr_real._exit(status);

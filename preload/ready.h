@@ -133,5 +133,10 @@ void xr_epoll_flow_full(struct xr_flow *f);
  */
 int xr_epoll_watch(int epfd);
 void xr_epoll_forked(void);
+/*
+ * Before (1) and after (0) a fork by a signal handler, whose child may return into the call that the handler
+ * interrupted: it must find there what was in that call's hands.
+ */
+void xr_epoll_forking(int keep);
 
 #endif

@@ -105,7 +105,7 @@ static struct xr_upgrade *up_entry(void)
 		return NULL;
 	c = xr_load_relaxed(&up_chunks[i / CHUNK]);
 	if (!c) {
-		c = xr_map_own(sizeof(*c));
+		c = xr_keep_own(sizeof(*c));
 		if (!c)
 			return NULL;
 		xr_store_relaxed(&up_chunks[i / CHUNK], c);
@@ -214,7 +214,7 @@ static void offer_put(uint64_t key, uint64_t link, int side, uint64_t nonce)
 
 	up_lock_links();
 	if (!up_offers)
-		up_offers = xr_map_own(OFFERS * sizeof(*up_offers));
+		up_offers = xr_keep_own(OFFERS * sizeof(*up_offers));
 	if (!up_offers) {
 		/* the flow goes by name */
 		up_unlock_links();

@@ -9,14 +9,17 @@
 #include <linux/bpf.h>
 #include <linux/filter.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -301,6 +304,90 @@ static long c_decipher(struct call *k)
 	return r;
 }
 
+static volatile pid_t forked = -1;
+
+static void forking_handler(int sig)
+{
+	int saved = errno;
+
+	(void)sig;
+	forked = fork();
+	errno = saved;
+}
+
+/* n more bytes of the stream. */
+static void say(int fd, uint64_t key, size_t *sent, size_t n)
+{
+	uint8_t b[4096];
+	ssize_t r;
+
+	pattern_fill(key, *sent, b, n);
+	r = send(fd, b, n, MSG_NOSIGNAL);
+	*sent += r > 0 ? r : 0;
+}
+
+/*
+ * fork_in_handler EPFD FD N KEY OFF: talks to who echoes, and N times a handler forks somewhere in epoll_wait; each
+ * child returns into what the handler interrupted, and ends with that.  How many bytes; how many children ended
+ * badly, and whether an answer was wrong
+ */
+static long c_fork_in_handler(struct call *k)
+{
+	struct sigaction sa = { .sa_handler = forking_handler, .sa_flags = SA_RESTART }, old;
+	int fd = arg(k, 2);
+	uint64_t key = arg(k, 4), off = arg(k, 5);
+	size_t sent = off, got = off;
+	unsigned int seed = key;
+	long bad = 0, wrong = 0;
+	sigset_t alarms;
+
+	sigemptyset(&alarms);
+	sigaddset(&alarms, SIGALRM);
+	pthread_sigmask(SIG_BLOCK, &alarms, NULL);
+	sigaction(SIGALRM, &sa, &old);
+	say(fd, key, &sent, 1000);
+	for (long n = arg(k, 3); n--;) {
+		struct itimerval it = { .it_value.tv_usec = 1 + rand_r(&seed) % 700 };
+		int status;
+
+		forked = -1;
+		setitimer(ITIMER_REAL, &it, NULL);
+		while (forked < 0) {
+			struct epoll_event ev[4];
+			uint8_t b[4096];
+			ssize_t r;
+
+			pthread_sigmask(SIG_UNBLOCK, &alarms, NULL);
+			epoll_wait(arg(k, 1), ev, 4, 100);
+			pthread_sigmask(SIG_BLOCK, &alarms, NULL);
+			if (!forked)
+				_exit(0);
+			/* of an edge the child may have been told */
+			r = recv(fd, b, sizeof(b), MSG_DONTWAIT);
+			if (r <= 0)
+				continue;
+			wrong |= pattern_check(key, got, b, r) != (size_t)r;
+			got += r;
+			say(fd, key, &sent, r);
+		}
+		if (waitpid(forked, &status, 0) != forked || status)
+			bad++;
+	}
+	sigaction(SIGALRM, &old, NULL);
+	pthread_sigmask(SIG_UNBLOCK, &alarms, NULL);
+	while (got < sent) {
+		uint8_t b[4096];
+		ssize_t r = recv(fd, b, sizeof(b), 0);
+
+		if (r <= 0)
+			break;
+		wrong |= pattern_check(key, got, b, r) != (size_t)r;
+		got += r;
+	}
+	extra(k, " %ld %ld", bad, wrong);
+	return got - off;
+}
+
 /* ---- costs --------------------------------------------------------------------------------- */
 
 static double now_us(void)
@@ -395,6 +482,7 @@ const struct command shape_commands[] = {
 	{ "last", 5, c_last },
 	{ "scribble", 5, c_scribble },
 	{ "decipher", 4, c_decipher },
+	{ "fork_in_handler", 5, c_fork_in_handler },
 	{ "forks", 1, c_forks },
 	{ "sink", 2, c_sink },
 	{ "pump", 3, c_pump },

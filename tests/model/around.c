@@ -47,6 +47,8 @@ int xr_getpid_ask(void) { return 1; }
 int xr_random(void *p, size_t len) { memset(p, 7, len); return 0; }
 void *xr_map_private(size_t len) { return calloc(1, len); }
 void *xr_map_own(size_t len) { return calloc(1, len); }
+void *xr_keep_private(size_t len) { return calloc(1, len); }
+void *xr_keep_own(size_t len) { return calloc(1, len); }
 void *xr_map_family(size_t len) { return calloc(1, len); }
 void xr_unmap(void *p, size_t len) { (void)len; free(p); }
 

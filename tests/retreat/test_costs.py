@@ -45,13 +45,38 @@ def crowd(env):
     return p
 
 
+def forks_cost(pairs, role, on):
+    """Both programs of that role have one core, and the same; interleaved. The tenth of the forks that cost least."""
+    core = {min(os.sched_getaffinity(0))}
+    shells = [getattr(p, role) for p in pairs]
+    for sh in shells:
+        for t in os.listdir("/proc/%d/task" % sh.pid):
+            os.sched_setaffinity(int(t), core)
+        sh("forks", 20, timeout=60)     # pages that a fork shares are written, and copied, once
+    took = [[], []]
+    for _ in range(8):  # where the first rounds were not enough all are counted
+        for _ in range(15):
+            for sh, t in zip(shells, took):
+                r = sh("forks", 5, timeout=30)
+                assert r.ret == 5
+                t += [[int(x) for x in w.split(":")[:3]] for w in r.words]
+        forked, whole, cpu = ([sorted(x[i] for x in t)[len(t) // 10] for t in took] for i in range(3))
+        print("%s, %d on shm: fork %d us on TCP, %d us here; to the child's end %d, %d; computed %d, %d (%.3f)" % (
+            role, on, *forked, *whole, *cpu, cpu[1] / cpu[0]))
+        if cpu[1] < cpu[0] * 1.1:
+            return
+    pytest.fail("%s: fork and wait: %r us computed on TCP and here" % (role, cpu))
+
+
 def test_fork_with_ten_thousand_connections(two):
-    """fork, a child that does nothing, wait: what both processes compute is as on TCP, or about a tenth more.
+    """fork, a child that does nothing, wait: what both processes compute is as on TCP, or less than a tenth more.
+
+    The server has its connections in an epoll file, the client has not.
 
     A kernel that gives the child another core moves 10 000 counters there and back, which costs three times
     what the rest does, and does so as it likes: so both programs have one core, and the same.  Where others
     run there too, some forks find cold caches; the tenth of the forks that cost least do not, on TCP or here.
-    Measured here, beside much other work: 5 to 11 % more than on TCP.
+    Measured here, beside much other work: 6 to 9 % more than on TCP, for the server 7 to 9 %.
     """
     plain, both = pairs = [crowd(e) for e in two]
     for _ in range(20):     # a loaded machine lets some hand-shakes time out, which try again many turns later
@@ -70,24 +95,8 @@ def test_fork_with_ten_thousand_connections(two):
             role, CROWD, grown, extra))
         # 64 hand-shakes may be under way, with a descriptor each; besides, there are those of the process
         assert extra < 64 + 20 and grown < 32768
-    core = {min(os.sched_getaffinity(0))}
-    for p in pairs:
-        os.sched_setaffinity(p.client.pid, core)
-        p.client("forks", 20, timeout=60)   # pages that a fork shares are written, and copied, once
-    took = [[], []]
-    for _ in range(6):  # interleaved; where the first rounds were not enough all are counted
-        for _ in range(15):
-            for p, t in zip(pairs, took):
-                r = p.client("forks", 5, timeout=30)
-                assert r.ret == 5
-                t += [[int(x) for x in w.split(":")[:3]] for w in r.words]
-        forked, whole, cpu = ([sorted(x[i] for x in t)[len(t) // 10] for t in took] for i in range(3))
-        print("%d on shm: fork %d us on TCP, %d us here; to the child's end %d, %d; computed %d, %d" % (
-            on, *forked, *whole, *cpu))
-        if cpu[1] < cpu[0] * 1.15:
-            break
-    else:
-        pytest.fail("fork and wait: %r us computed on TCP and here" % (cpu,))
+    for role in ("client", "server"):
+        forks_cost(pairs, role, on)
     for p in pairs:
         assert p.client.ok("crowd", 1, timeout=60) == CROWD
 

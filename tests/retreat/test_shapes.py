@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from shell import DONTWAIT, EV_IN, WAITALL
+from shell import ADD, DONTWAIT, EV_ET, EV_IN, WAITALL
 
 import harness
 import shell
@@ -361,6 +361,25 @@ def test_parent_and_child_write_at_once(live, piece):
     live.s.close()
     child.end()
     assert r.result(10).ints == [n, n, 0]
+
+
+@pytest.mark.parametrize("events", [EV_IN, EV_IN | EV_ET])
+def test_children_of_a_handler(live, events):
+    """A child of a signal handler returns into whatever the handler interrupted, and ends there in peace."""
+    me, peer = live.c, live.s
+    ep = me.sh.ok("epoll_create", 0)
+    others = [live.connect() for _ in range(3)]
+    for c, s in others:
+        live.upgrade(c, s)
+        me.sh.ok("epoll_ctl", ep, ADD, c.fd, EV_IN, 1)
+    me.sh.ok("epoll_ctl", ep, ADD, me.fd, events, 7)
+    echo = peer.sh.bg("echo", peer.fd)
+    r = me.sh("fork_in_handler", ep, me.fd, 150, me.tx_key, me.tx, timeout=40)
+    assert r.ret >= 1000 and r.ints == [0, 0], r
+    me.shutdown(socket.SHUT_WR)
+    assert echo.result().ret >= 0
+    for c, s in others:
+        live.turns(5, 300, c, s)
 
 
 # ---- the last write --------------------------------------------------------------------------------
