@@ -184,6 +184,13 @@ static inline int both_poll(struct end *a, struct end *b)
 		assert_true(cond);							\
 	} while (0)
 
+/*
+ * Until what the device of `to` refuses has ended at `from`.  Over a network `to` learns of it as well, and that the
+ * connection is over goes to `from` by the connection manager, not behind the refusal: where a kernel thread is kept
+ * waiting it is there first, and all is flushed, as verbs have it.  So `to` is not asked before.
+ */
+#define until_refused(from, to, cond)	until(from, rig_verbs() ? (from) : (to), cond)
+
 /* Long enough for whatever must not happen. */
 static inline void settle(struct end *a, struct end *b)
 {

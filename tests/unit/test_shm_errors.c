@@ -48,13 +48,6 @@ static void both_down(void)
 	assert_int_equal(b.qp->state, XR_QPS_ERR);
 }
 
-/*
- * Until what b's device refuses has ended at a.  Over a network b learns of it as well, and that the connection is over
- * goes to a by the connection manager, not behind the refusal: where a kernel thread is kept waiting it is there
- * first, and all is flushed, as verbs have it.  So b is not asked before.
- */
-#define until_refused(cond)	until(&a, rig_verbs() ? &a : &b, cond)
-
 static void rnr_retry_zero_fails_at_once(void **state)
 {
 	uint64_t t;
@@ -186,7 +179,7 @@ static void remote_access_is_checked(void **state)
 		assert_int_equal(post(&a, t[i].op, 2, a.mem, (uint32_t)t[i].len, XR_SEND_SIGNALED,
 				      (uint64_t)(uintptr_t)region + 4096 + (uint64_t)t[i].off, key), 0);
 		assert_int_equal(post(&a, XR_WR_SEND, 3, a.mem, 8, XR_SEND_SIGNALED, 0, 0), 0);
-		until_refused(a.nwc == 3);
+		until_refused(&a, &b, a.nwc == 3);
 		check_wc(&a.wc[0], 1, XR_WR_SEND, XR_WC_SUCCESS);
 		check_wc(&a.wc[1], 2, t[i].op, t[i].want);
 		if (t[i].want == XR_WC_SUCCESS) {
@@ -220,7 +213,7 @@ static void a_refusal_comes_after_earlier_reads(void **state)
 	assert_int_equal(post(&a, XR_WR_READ, 1, a.mem, 1 << 20, XR_SEND_SIGNALED,
 			      (uintptr_t)b.mem, b.mr->rkey), 0);
 	assert_int_equal(post(&a, XR_WR_WRITE, 2, a.mem, 8, XR_SEND_SIGNALED, 4711, 12), 0);
-	until_refused(a.nwc == 2);
+	until_refused(&a, &b, a.nwc == 2);
 	check_wc(&a.wc[0], 1, XR_WR_READ, XR_WC_SUCCESS);
 	check_wc(&a.wc[1], 2, XR_WR_WRITE, XR_WC_REM_ACCESS_ERR);
 	assert_int_equal(stream_check(4, 0, a.mem, 1 << 20), 1 << 20);
@@ -250,7 +243,7 @@ static void windows_open_one_range_to_one_peer(void **state)
 	assert_int_not_equal(again, key);
 	assert_int_equal(post(&a, XR_WR_READ, 2, a.mem, 50, XR_SEND_SIGNALED,
 			      (uintptr_t)b.mem + 100, key), 0);
-	until_refused(a.nwc == 2);
+	until_refused(&a, &b, a.nwc == 2);
 	check_wc(&a.wc[1], 2, XR_WR_READ, XR_WC_REM_ACCESS_ERR);
 	both_down();
 	/* ERR closed the other one */
@@ -314,11 +307,10 @@ static void a_receive_with_a_bad_key(void **state)
 	start(7);
 	assert_int_equal(post_recv(&b, 7, own, 16), 0);
 	assert_int_equal(post_send(&a, 1, a.mem, 16), 0);
-	until_refused(a.nwc == 1);
-	until(&a, &b, b.nwc == 1);
+	until_refused(&a, &b, a.nwc == 1);
 	check_wc(&a.wc[0], 1, XR_WR_SEND, XR_WC_REM_OP_ERR);
-	check_wc(&b.wc[0], 7, XR_WR_RECV, XR_WC_LOC_PROT_ERR);
 	both_down();
+	check_wc(&b.wc[0], 7, XR_WR_RECV, XR_WC_LOC_PROT_ERR);
 	stop();
 }
 
@@ -339,15 +331,14 @@ static void a_message_larger_than_the_receive(void **state)
 		assert_int_equal(post_recv(&b, 7, byref ? NULL : b.mem, byref ? 0 : n - 1), 0);
 		assert_int_equal(post_recv(&b, 8, b.mem, END_MEM), 0);
 		assert_int_equal(post_send(&a, 1, a.mem, n), 0);
-		until_refused(a.nwc == 1);
-		until(&a, &b, b.nwc == 2);
+		until_refused(&a, &b, a.nwc == 1);
 		/* some devices make no difference */
 		check_wc(&a.wc[0], 1, XR_WR_SEND, rig_verbs() && a.wc[0].status == XR_WC_REM_OP_ERR ?
 			 XR_WC_REM_OP_ERR : XR_WC_REM_INV_REQ_ERR);
+		both_down();
 		check_wc(&b.wc[0], 7, XR_WR_RECV, XR_WC_LOC_LEN_ERR);
 		check_wc(&b.wc[1], 8, XR_WR_RECV, XR_WC_WR_FLUSH_ERR);
 		assert_int_equal(b.mem[n - 1], 0x11);
-		both_down();
 		stop();
 	}
 }

@@ -106,8 +106,7 @@ static void windows(void **state)
 		if (i < 4) {
 			assert_int_equal(post(&b, XR_WR_READ, 1, b.mem, len[i], XR_SEND_SIGNALED,
 					      (uintptr_t)a.mem + 5000 + (uint64_t)off[i], key), 0);
-			/* b alone: a, which might know as well that it is over, could say so before the refusal is here */
-			until(&b, &b, b.nwc == 1);
+			until_refused(&b, &a, b.nwc == 1);
 			assert_int_equal(b.wc[0].status, i ? XR_WC_REM_ACCESS_ERR : XR_WC_SUCCESS);
 		} else {
 			/* another connection of the same two devices */
@@ -126,7 +125,7 @@ static void windows(void **state)
 			until(&a, &b, a.events[XR_CM_ESTABLISHED] && b.events[XR_CM_ESTABLISHED]);
 			assert_int_equal(post(&b, XR_WR_READ, 1, b.mem, 100, XR_SEND_SIGNALED,
 					      (uintptr_t)a.mem + 5000, key), 0);
-			until(&b, &b, b.nwc == 1);
+			until_refused(&b, &a, b.nwc == 1);
 			assert_int_equal(b.wc[0].status, XR_WC_REM_ACCESS_ERR);
 			assert_int_equal(a.ops->qp_destroy(a.qp), 0);
 			assert_int_equal(b.ops->qp_destroy(b.qp), 0);
