@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """A load that runs until it is told to end, in both directions at once, each byte checked by who gets it."""
+import contextlib
 import os
 import random
 import signal
+import subprocess
+import time
 
 import harness
 import hosts
@@ -74,9 +77,16 @@ class Load:
         """Both ends stop sending, and all that was sent has come, once and in order."""
         for p in (self.server, self.client):
             p.kill(signal.SIGUSR1)
+        # what an end that waits in vain was waiting for: it says so when it has closed all
+        begun, seen = time.monotonic(), []
+        while self.server.poll() is None and self.client.poll() is None and time.monotonic() < begun + timeout:
+            time.sleep(0.02)
+            if time.monotonic() > begun + 5 * (len(seen) + 1):
+                with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
+                    seen.append("after %.0f s, %s" % (time.monotonic() - begun, self.describe()))
         rc, rs = self.client.json(timeout), self.server.json(timeout)
-        note = "seed %d\nserver: %s\nclient: %s\n%s\n%s" % (
-            self.seed, rs, rc, self.server.describe(), self.client.describe())
+        note = "seed %d\nserver: %s\nclient: %s\n%s\n%s\n%s" % (
+            self.seed, rs, rc, self.server.describe(), self.client.describe(), "\n".join(seen))
         assert rs["op"] is None and rc["op"] is None, note
         assert (self.server.wait(), self.client.wait()) == (0, 0), note
         assert rs["tx_sum"] == rc["rx_sum"] and rs["rx_sum"] == rc["tx_sum"], note
