@@ -169,6 +169,27 @@ def test_lies_in_shared_memory(victim, attack):
     assert harness.cpu_s(victim.sh.pid) - used < 0.1, "burns its core"
 
 
+@pytest.mark.modes("client")
+def test_nonsense_is_a_reset_and_counted(victim):
+    """What a broken TCP peer would get: the connection is reset, and the reason says who is to blame."""
+    def counted():
+        return victim.env.counters(victim.sh.pid)[1].get("segment-corrupt", 0)
+
+    before, resets = counted(), 0
+    for seed in seeds(8):
+        peer = victim.meet("ring-nonsense", seed)
+        p = victim.turns_bg(400)
+        if not p.done(1.0):     # it waits for what the liar said was still to come over TCP
+            peer.stop()
+        r = p.result(3)
+        assert r.ret in (-1, 400), (seed, r)
+        resets += r.err == "ECONNRESET"
+        victim.sh.ok("close", victim.fd)
+        peer.stop()
+    assert resets >= 3 and counted() - before >= resets, (resets, before, counted())
+    healthy(victim)
+
+
 def healthy(victim):
     """The process answers, and an honest new connection works and is upgraded."""
     assert victim.sh.proc.poll() is None, victim.sh.proc.describe()

@@ -354,6 +354,18 @@ static void *scribble_retreat(void *unused)
 	return unused;
 }
 
+/* Leaves TCP as it should, and then says what there is no word for. */
+static void say_nonsense(void)
+{
+	uint8_t *a = h.mine.base + h.mine.hdr.dir_off, *b = h.victim.base + h.theirs.dir_off;
+	struct xr_shm_slot *s = (struct xr_shm_slot *)(a + sizeof(struct xr_shm_dir));
+
+	atomic_store(&((struct xr_shm_dir *)b)->ready, 1);
+	s[1].arg = h.echoed;
+	atomic_store(&s[1].head, XR_HEAD(1, 0, 0, XR_OP_START));
+	atomic_store(&s[2].head, XR_HEAD(2, 0, 0, 15));
+}
+
 /* Rubbish on the control connection, with and without descriptors. */
 static void attack_control(void)
 {
@@ -405,6 +417,8 @@ static void attack_ring(void)
 		attack_offers();
 	else if (is("ring-retreat"))
 		scribble_retreat(NULL);
+	else if (is("ring-nonsense"))
+		say_nonsense();
 	else if (is("ring-close"))
 		close(h.conn), h.conn = -1;
 	else
