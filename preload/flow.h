@@ -273,6 +273,7 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how);
 
 /* FIONREAD / SIOCINQ, SIOCOUTQ as the program should see them.  Bytes or -errno. */
 long xr_flow_inq(struct xr_flow *f, int fd);
+int xr_flow_at_mark(struct xr_flow *f, int fd);	/* SIOCATMARK */
 long xr_flow_outq(struct xr_flow *f, int fd);
 
 /*

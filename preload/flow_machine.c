@@ -280,9 +280,8 @@ int xr_flow_tx_push_replay(struct xr_flow *f, int fd)
 /* ---- the flow ------------------------------------------------------------- */
 
 /*
- * Will whoever reads next come through the hooks?  Then it drains the ring itself, and a
- * peer that is away or dead holds up nobody.  Else the bytes must reach the kernel, which
- * only the peer can do.
+ * Will whoever reads next come through the hooks?  Then it drains the ring itself, and a peer that is
+ * away or dead holds up nobody.  Else the bytes must reach the kernel, which only the peer can do.
  */
 static int retreat_hooked(enum xr_reason why)
 {
@@ -353,8 +352,10 @@ static int retreat_rx(struct xr_flow *f, enum xr_retreat how)
 		if (f->rx_end)
 			return 0;
 		froze = !f->rx.frozen;
-		if (!xr_shm_rx_seal(&f->rx) && xr_shm_rx_is_frozen(&f->rx))
-			f->rx_state = XR_RX_TCP;
+		xr_shm_rx_seal(&f->rx);
+		/* nothing is left in it, also where its sender was first: what follows is on the socket */
+		if (xr_shm_rx_is_frozen(&f->rx))
+			f->rx_state = f->rx.late ? XR_RX_SKIP : XR_RX_TCP;
 		return froze;
 	}
 	if (f->rx_state == XR_RX_RING && how == XR_RETREAT_HAND_OVER && f->rx.sealed) {
@@ -571,8 +572,7 @@ int xr_flow_hand_over(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wa
 		return 0;
 	}
 	/* one wait is enough, for all descriptors and steps of the way to the other program */
-	r = xr_flow_retreat_as(f, fd, why, XR_RETREAT_HAND_OVER,
-			       f->waited || !wait_ns ? 1 : wait_ns);
+	r = xr_flow_retreat_as(f, fd, why, XR_RETREAT_HAND_OVER, f->waited || !wait_ns ? 1 : wait_ns);
 	f->waited = r == -EAGAIN && (f->waited || wait_ns);
 	return r == -EAGAIN ? r : 0;
 }

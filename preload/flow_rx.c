@@ -341,7 +341,7 @@ static ssize_t rx_peek_on(struct xr_flow *f, int fd, const struct rx_dst *d, siz
 	if (f->rx_state == XR_RX_DRAIN)
 		more = rx_ring(f, fd, &rest, len - n, flags);
 	else
-		more = f->rx.sealed && rx_kernel_has(fd) ?
+		more = f->rx.sealed && rx_kernel_has(fd) && !xr_rx_is_marked(fd) ?
 		       rx_kernel(fd, &rest, len - n, len - n, flags) : 0;
 	ring = more > 0 ? (size_t)more : 0;
 	/* sealed before START was seen: what lies around the ring's bytes is on the socket */
@@ -506,7 +506,8 @@ static inline ssize_t recv_held(struct xr_flow *f, int fd, const struct iovec *i
 					return (ssize_t)done;
 				/* what the socket itself would say is for the next call to hear */
 				if (xr_unlikely(from != XR_RX_RING || f->rx.frozen) &&
-				    xr_ksock_poll(fd, 0) & POLLERR && xr_rx_avail(f, fd) <= 0)
+				    ((xr_ksock_poll(fd, 0) & POLLERR && xr_rx_avail(f, fd) <= 0) ||
+				     xr_rx_at_mark(f, fd)))
 					return (ssize_t)done;
 				continue;
 			}

@@ -41,6 +41,10 @@ static inline int xr_flow_lowat_split(const struct xr_flow *f)
 {
 	return xr_unlikely(f->rcvlowat > 1) && (f->kernel_lowat || xr_load_relaxed(&f->rx.frozen));
 }
+/* The socket stands at the urgent mark. */
+int xr_rx_is_marked(int fd);
+/* What is read next is on the socket, at the urgent mark: a read that has something ends there. */
+int xr_rx_at_mark(struct xr_flow *f, int fd);
 /* Nothing comes any more behind what can be read now. */
 int xr_rx_ended(struct xr_flow *f);
 

@@ -177,6 +177,42 @@ int xr_rx_more(struct xr_flow *f, int fd, uint32_t from)
 	return !(xr_ksock_poll(fd, 0) & POLLERR) || xr_rx_avail(f, fd) > 0;
 }
 
+int xr_rx_is_marked(int fd)
+{
+	int mark = 0;
+
+	return !xr_sys3(SYS_ioctl, fd, 0x8905 /* SIOCATMARK */, &mark) && mark;
+}
+
+int xr_rx_at_mark(struct xr_flow *f, int fd)
+{
+	uint32_t state = f->rx_state;
+	int r;
+
+	if ((state == XR_RX_RING || state == XR_RX_DRAIN) && !xr_shm_rx_is_frozen(&f->rx))
+		return 0;
+	/* before it comes once more what was read here */
+	r = xr_rx_drop_late(f, fd);
+	if (r) {
+		if (r != -EAGAIN && r != -ENODATA)
+			xr_store_release(&f->err, (uint32_t)-r);
+		return 0;
+	}
+	return xr_rx_is_marked(fd);
+}
+
+int xr_flow_at_mark(struct xr_flow *f, int fd)
+{
+	int r;
+
+	if (xr_lock(&f->rx_lock))
+		return 0;
+	rx_begin(f, fd);
+	r = xr_rx_at_mark(f, fd);
+	xr_unlock(&f->rx_lock);
+	return r;
+}
+
 /* END lies in the ring, behind what is unread; of a direction that was frozen, before that. */
 static int rx_has_end(struct xr_flow *f)
 {

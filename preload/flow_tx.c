@@ -144,7 +144,7 @@ static ssize_t tx_tcp(struct xr_flow *f, int fd, const struct iovec *iov, int cn
 		v[i++].iov_len = iov->iov_len - skip;
 		skip = 0;
 	}
-	n = xr_ksock_send(fd, v, i, flags & MSG_MORE);
+	n = xr_ksock_send(fd, v, i, flags & (MSG_MORE | MSG_OOB));
 	if (n > 0) {
 		atomic_fetch_add_explicit(&f->tcp_tx, (uint64_t)n, memory_order_relaxed);
 		xr_stats_tx(f->st, XR_CARRIER_TCP, (uint64_t)n);

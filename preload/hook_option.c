@@ -237,6 +237,10 @@ static int ioctl_flow(struct xr_flow *f, int fd, unsigned long req, void *arg)
 		if (path & XR_PATH_TX)
 			return ioctl_count(fd, xr_flow_outq(f, fd), arg, req);
 		break;
+	case SIOCATMARK:
+		if (path & XR_PATH_RX)
+			return ioctl_count(fd, xr_flow_at_mark(f, fd), arg, req);
+		break;
 	case FIONBIO:
 		r = xr_real.ioctl(fd, req, arg);
 		if (!r)
