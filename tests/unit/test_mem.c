@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Descriptors of ours: out of the program's way, and few where they cannot be. */
+/* Descriptors of ours: out of the program's way, and few where they cannot be.  Memory that is never given back. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,6 +8,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -108,12 +110,87 @@ static void none_where_they_are_scarce(void **state)
 	in_child(scarce);
 }
 
+/* How many mappings the process has. */
+static int mappings(void)
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	int n = 0, c;
+
+	while (f && (c = fgetc(f)) != EOF)
+		n += c == '\n';
+	if (f)
+		fclose(f);
+	return n;
+}
+
+/* 64 pieces of each kind lie in a few mappings, do not overlap, and are what they are in a child. */
+static int kept(void)
+{
+	static uint8_t *p[64], *o[64];
+	int before = mappings(), i, j, status;
+	pid_t pid;
+
+	for (i = 0; i < 64; i++) {
+		p[i] = xr_keep_private(60000 + (size_t)i);
+		o[i] = xr_keep_own(60000 + (size_t)i);
+		if (!p[i] || !o[i] || p[i][0] || o[i][60000])
+			return 1;
+		memset(p[i], i + 1, 60000 + (size_t)i);
+		memset(o[i], i + 101, 60000 + (size_t)i);
+	}
+	/* two regions of each */
+	if (mappings() > before + 4)
+		return 2;
+	for (i = 0; i < 64; i++)
+		for (j = 0; j < 60000 + i; j++)
+			if (p[i][j] != i + 1 || o[i][j] != i + 101)
+				return 3;
+	pid = child_fork();
+	if (!pid) {
+		uint8_t *more = xr_keep_own(4096);
+
+		for (i = 0; i < 64; i++)
+			if (p[i][100] != i + 1 || o[i][100])
+				_exit(1);
+		/* it goes on where its parent was */
+		memset(more, 1, 4096);
+		for (i = 0; i < 64; i++)
+			if (o[i][0] || o[i][60000])
+				_exit(2);
+		_exit(more[0] != 1);
+	}
+	return waitpid(pid, &status, 0) != pid || status ? 4 : 0;
+}
+
+static int kept_under_a_limit(void)
+{
+	struct rlimit rl = { 1 << 20, RLIM_INFINITY };
+	uint8_t *p;
+
+	if (setrlimit(RLIMIT_DATA, &rl))
+		return 1;
+	/* less than a region: what is asked for can be had all the same, and no more is taken */
+	p = xr_keep_private(8192);
+	if (!p)
+		return 2;
+	p[8191] = 1;
+	return xr_keep_own(4 << 20) ? 3 : 0;
+}
+
+static void what_is_never_given_back(void **state)
+{
+	(void)state;
+	in_child(kept);
+	in_child(kept_under_a_limit);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(numbers_that_the_program_cannot_have),
 		cmocka_unit_test(an_eighth_of_the_limit_and_no_more),
 		cmocka_unit_test(none_where_they_are_scarce),
+		cmocka_unit_test(what_is_never_given_back),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
