@@ -122,7 +122,8 @@ int xr_flow_return_plan(struct xr_flow *f)
 
 int xr_flow_return_failed(struct xr_flow *f, enum xr_reason why)
 {
-	if (f->upgrade_off || !xr_flow_may_return(why) || ++f->fails >= RETURN_ATTEMPTS)
+	/* an attempt may have got as far as to leave a link behind, too */
+	if (f->upgrade_off || f->npast == XR_FLOW_PAST || !xr_flow_may_return(why) || ++f->fails >= RETURN_ATTEMPTS)
 		return 0;
 	f->up_after = xr_now_ns() + return_wait(f);
 	if (f->returns < UINT8_MAX)
@@ -261,6 +262,11 @@ void xr_up_past_forget(struct xr_upgrade *u)
 	if (l != f->link) {
 		for (i = 0; i < f->npast && f->past[i] != l; i++)
 			;
+		if (i == XR_FLOW_PAST) {
+			/* no attempt begins then; the link stays rather than be unmapped under somebody */
+			xr_stats_add(XR_STAT_INTERNAL_ERRORS, 1);
+			return;
+		}
 		if (i == f->npast) {
 			f->past[f->npast++] = l;
 			return;

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Connections are taken to TCP and let go at random instants, thousands of times: no byte is lost,
-repeated or misplaced, nothing hangs. The load is one of the end-to-end tests', in many I/O styles.
+"""Connections are taken to TCP and let go at random instants, thousands of times, by an operator, by links that
+break, and with an end that is stopped: no byte is lost, repeated or misplaced, nothing hangs. The load is one of the end-to-end tests', in many I/O styles.
 """
 import os
 import random
+import time
 
 import pytest
 
 import harness
+from test_fabric import cut
 
 M = 1 << 20
 TOTAL = int(os.environ.get("XRT_RETREATS") or 10000)
@@ -31,21 +33,26 @@ def run_once(env, seed, style):
                              "--port=%d" % s.json()["port"], *args])
     force = env.start(None, [harness.find("tests/retreat/xrforce"), env.stats, str(seed), str(mean),
                              "stop:%d" % s.pid, "stop:%d" % c.pid])
+    cuts = 0
     try:
+        # in one run of three the link between the two breaks again and again as well
+        while seed % 3 == 0 and c.poll() is None:
+            cuts += cut((s, c)[cuts % 2].pid)
+            time.sleep(0.1 * rng.random())
         rc, rs = c.json(60), s.json(60)
     finally:
         # also what it has stopped goes on
         force.p.stdin.close()
         done = force.json(10)
         force.wait()
-    note = "seed %d, styles %s\nserver: %s\nclient: %s\n%s\n%s" % (
-        seed, style, rs, rc, s.describe(), c.describe())
+    note = "seed %d, styles %s, %d cuts\nserver: %s\nclient: %s\n%s\n%s" % (
+        seed, style, cuts, rs, rc, s.describe(), c.describe())
     assert rs["op"] is None and rc["op"] is None, note
     assert (s.wait(), c.wait()) == (0, 0), note
     assert rs["tx_sum"] == rc["rx_sum"] and rs["rx_sum"] == rc["tx_sum"], note
     for p in (s, c, force):
         p.stop()
-    return done
+    return done["retreats"], cuts
 
 
 @pytest.mark.fabric
@@ -56,9 +63,10 @@ def test_forced_retreats(env, part):
     """A quarter of ten thousand; XRT_RETREATS asks for another number, XRT_SEED for one seed."""
     env.env.update(BACK_AT_ONCE)
     base = int(os.environ.get("XRT_SEED") or random.getrandbits(40))
-    n, i = 0, 0
+    n, i, cuts = 0, 0, 0
     while n < TOTAL // 4:
         done = run_once(env, base + i, STYLES[(i + 3 * part) % len(STYLES)])
-        n += done["retreats"]
+        n += done[0]
+        cuts += done[1]
         i += 1
-    print("%d retreats, first seed %d, %d runs" % (n, base, i))
+    print("%d retreats, %d cuts of links, first seed %d, %d runs" % (n, cuts, base, i))
