@@ -337,8 +337,11 @@ void xr_fds_far_look(struct xr_flow *f)
 	own = fd < 0 || !f->far ? -1 : (int)xr_sys3(SYS_fcntl, fd, F_DUPFD_CLOEXEC, FDS_ABOVE);
 	if (own == -EINVAL)
 		own = (int)xr_sys3(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 3);
-	if (own >= 0 && f->priv->fd == fd)
+	if (own >= 0 && f->priv->fd == fd) {
 		xr_far_look(f, own);
+		if (xr_far_owes(f))
+			xr_flow_tx_care(f, own);
+	}
 	if (own >= 0)
 		xr_sys1(SYS_close, own);
 	xr_hold_drop(&hold);

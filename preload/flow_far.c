@@ -46,6 +46,13 @@ void xr_far_attach(struct xr_flow *f, const struct xr_bridge_answer *a)
 
 /* ---- send direction ---------------------------------------------------------- */
 
+XR_FORK_DATA _Atomic uint32_t xr_far_owing;
+
+int xr_far_owes(const struct xr_flow *f)
+{
+	return f->far && f->tx_state == XR_TX_REPLAY && !xr_load_relaxed(&f->far->tx_lazy);
+}
+
 /* Nobody reads at the other end: what it had not consumed gets the answer that TCP gives, if there is any. */
 static void tx_to_nobody(struct xr_flow *f)
 {
@@ -59,6 +66,8 @@ void xr_far_tx_frozen(struct xr_flow *f)
 	struct xr_flow_far *far = f->far;
 
 	far->tx_left = 0;
+	/* release: pairs with the exchange of who looks, the state that it finds is this one or a later one */
+	xr_store_release(&xr_far_owing, 1);
 	if (far->rx_closed) {
 		tx_to_nobody(f);
 		return;

@@ -62,6 +62,8 @@ void xr_far_attach(struct xr_flow *f, const struct xr_bridge_answer *a);
 
 /* ---- send direction: tx_lock held */
 
+/* 1: some flow has begun to send again over TCP, and nobody may come to see to the rest; any thread. */
+extern _Atomic uint32_t xr_far_owing;
 /* It has just been frozen: what goes first into the stream. */
 void xr_far_tx_frozen(struct xr_flow *f);
 /* What there is to say, said as this instead, if not begun; at once, if it waited. */
@@ -82,6 +84,8 @@ void xr_far_rx_close(struct xr_flow *f, int fd);
 
 /* ---- no lock held: heeds what the peer, or the module, has said */
 void xr_far_look(struct xr_flow *f, int fd);
+/* 1: what it is to send again waits for room in the socket; racy, a hint. */
+int xr_far_owes(const struct xr_flow *f);
 /* 1: there is something of that kind.  For spinning. */
 int xr_far_peek(const struct xr_flow *f);
 

@@ -28,6 +28,7 @@
 #define HELPER_STACK	(1u << 20)
 #define AGENT_NAP_NS	2000000
 #define AGENT_FLOWS	64u
+#define AGENT_OWED_NS	10000000	/* between two looks at whether a socket takes more */
 #define HELPER_WAITS	64u		/* attempts at a time: those of xr_up_table */
 #define HELPER_ARENA	(256ull << 20)
 #define HELPER_SMALL	(32ull << 20)
@@ -245,18 +246,35 @@ static void agent_look(void *arg, struct xr_flow *f)
 	xr_fds_far_look(f);
 }
 
+/*
+ * A program that has sent its last byte, and shut the connection down, waits for something else and does not come
+ * back to it: with TCP what the socket has yet to take would be the kernel's business.
+ */
+static void agent_push(void *arg, struct xr_flow *f)
+{
+	if (!xr_far_owes(f))
+		return;
+	xr_fds_far_look(f);
+	*(uint32_t *)arg |= (uint32_t)xr_far_owes(f);
+}
+
 static void *agent_main(void *arg)
 {
-	static const struct timespec nap = { 0, AGENT_NAP_NS }, slice = { 1, 0 };
-	uint32_t left[AGENT_FLOWS], n, i;
+	static const struct timespec nap = { 0, AGENT_NAP_NS }, slice = { 1, 0 }, soon = { 0, AGENT_OWED_NS };
+	uint32_t left[AGENT_FLOWS], n, i, owed = 0;
 	int fd = (int)(intptr_t)arg;
 
 	xr_sys2(SYS_prctl, PR_SET_NAME, "xrdma-agent");
 	while (xr_load_acquire(&helper_state) == HELPER_RUNS) {
 		struct pollfd p = { .fd = fd, .events = POLLIN };
-		struct timespec ts = slice;
+		struct timespec ts = owed ? soon : slice;
 
 		xr_sys5(SYS_ppoll, &p, 1, &ts, 0, 8);
+		/* the exchange: pairs with xr_far_tx_frozen */
+		if (xr_xchg(&xr_far_owing, 0) | owed) {
+			owed = 0;
+			xr_flow_each(NULL, agent_push, &owed);
+		}
 		/* what another thread has taken on its way to an answer of its own is found then */
 		if (!p.revents && !xr_load_relaxed(&agent_n))
 			continue;

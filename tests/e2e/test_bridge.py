@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import shutil
+import socket
 import subprocess
 
 import pytest
@@ -41,6 +42,19 @@ def test_turns(far, wait):
 
 def test_half_close(far):
     transfer(far, wait="poll", proto="halfclose", c2s=700 * K, s2c=2 * M)
+
+
+def test_left_alone(far):
+    """
+    What goes back to TCP does not fit into the socket at once, and the program waits for something else from then on:
+    as with TCP all of it, and the end, comes to who reads.
+    """
+    live = shell.Pair(far).upgrade()
+    c, s = live.c, live.s
+    sent = c.tx - s.rx + c.fill()
+    c.sh.ok("setsockopt", c.fd, socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+    c.shutdown(socket.SHUT_WR)
+    assert s.drain(timeout=20) == (sent, None)
 
 
 def test_shown(far):
