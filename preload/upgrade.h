@@ -72,6 +72,7 @@ struct xr_upgrade {
 	enum xr_reason why;		/* it failed for this, and may be tried again after */
 	uint32_t again_ms;
 	uint32_t turns;			/* the flow's when it began */
+	uint64_t bytes;			/* that the socket had carried by then, both ways */
 	uint64_t begun;			/* ns */
 	uint64_t nonce, peer_nonce;
 	struct xr_tuple tuple;		/* what both ends know */

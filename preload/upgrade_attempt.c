@@ -245,14 +245,25 @@ void xr_up_fail(struct xr_upgrade *u, enum xr_reason why)
 
 #define UP_PATIENCE_IOS	256u		/* I/O calls that a handshake is given at least */
 #define UP_PATIENCE_LINK 32u		/* over a link, where nobody has to be found */
-#define UP_BUSY_IOS	4096u		/* ... and at most, unless they took less than */
-#define UP_BUSY_NS	100000000ull
+#define UP_BUSY_IOS	4096u		/* a busy flow has paid enough for it by then, */
+#define UP_BUSY_NS	100000000ull	/* unless that were a few milliseconds, which a peer may sleep */
 #define UP_LISTEN_NS	50000000ull	/* an uncalled name keeps its place for so long if others want it */
 #define UP_LISTEN_TURNS	128u		/* and a program that took so many turns would have called */
+#define UP_LISTEN_BYTES	(16ull << 20)	/* likewise one that has read so much: more than sockets hold */
 #define UP_OFFER_NS	2000000ull	/* an offer that nobody takes for so long, and so many turns, goes by name */
 #define UP_OFFER_TURNS	8u
 #define UP_OFFER_IDLE_NS 1000000000ull	/* ... and of an idle connection keeps its place, if others want it */
 #define UP_EVICT_TIMEOUTS 8u		/* and a handshake under way for so long */
+
+/* A peer under xrdma would have called by now.  Time alone tells nothing: it may not have read yet what was sent. */
+static int up_listened(const struct xr_upgrade *u)
+{
+	const struct xr_flow *f = u->f;
+
+	return (xr_load_relaxed(&f->turns) - u->turns >= UP_LISTEN_TURNS ||
+		xr_load_relaxed(&f->tcp_tx) + xr_load_relaxed(&f->tcp_rx) - u->bytes >= UP_LISTEN_BYTES) &&
+	       xr_now_ns() - u->begun > UP_LISTEN_NS;
+}
 
 int xr_up_is_expired(const struct xr_upgrade *u)
 {
@@ -263,13 +274,11 @@ int xr_up_is_expired(const struct xr_upgrade *u)
 	if (u->state == XR_UP_OFFERED)
 		return xr_load_relaxed(&u->f->turns) - u->turns >= UP_OFFER_TURNS &&
 		       xr_now_ns() - u->begun > UP_OFFER_NS;
-	if (u->state == XR_UP_LISTENING && u->conn < 0 &&
-	    xr_load_relaxed(&u->f->turns) - u->turns >= UP_LISTEN_TURNS && xr_now_ns() - u->begun > UP_LISTEN_NS)
-		return 1;
+	if (u->state == XR_UP_LISTENING && u->conn < 0)
+		return up_listened(u);
 	/* an idle flow advances nothing, and the peer's end of it is as idle */
 	if (u->ios < (u->box ? UP_PATIENCE_LINK : UP_PATIENCE_IOS) || u->state == XR_UP_FAR)
 		return 0;
-	/* thousands of calls may be over before the peer has come to read what they sent */
 	return xr_now_ns() - u->begun > (u->ios > UP_BUSY_IOS ? UP_BUSY_NS : xr_cfg.rendezvous_timeout);
 }
 

@@ -453,6 +453,8 @@ int xr_up_host_step(struct xr_upgrade *u, int fd)
 			if (r < 0)
 				return r == -EAGAIN || r == -ECONNABORTED ? 0 : r;
 			u->conn = r;
+			u->begun = xr_now_ns(); /* it is from now on that the peer is waited for */
+			u->ios = 0;
 		}
 		return up_host_call(u, fd);
 	case XR_UP_CALLED:

@@ -39,6 +39,6 @@ def test_a_flood_moves(env, away):
     client = env.start("client", ["/usr/bin/python3", "-c", CLIENT, env.address, server.line()])
     if env.lifts:
         harness.until(lambda: [f["carrier"] for f in env.flows() if f["pid"] == client.pid] in
-                      ([env.fabric], ["shm/tcp"]), 20, "a connection that has moved")
+                      ([env.fabric], ["shm/tcp"]), 20, lambda: "a connection that has moved: %r" % env.flows())
     client.say("enough")
     assert server.line(20) == "%s 0" % client.line()
