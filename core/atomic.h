@@ -60,6 +60,17 @@ static inline void xr_cpu_relax(void)
 #endif
 }
 
+/* Asks for a line that is about to be written, without waiting for it.  Any address will do. */
+static inline void xr_prefetch_write(const void *p)
+{
+#if defined(__x86_64__)
+	/* as such: gcc makes a read of it for the baseline, and parts without it do nothing */
+	__asm__("prefetchw %0" : : "m"(*(const char *)p));
+#else
+	__builtin_prefetch(p, 1);
+#endif
+}
+
 /*
  * A counter with a single writer at a time (under the flow's lock): a plain load
  * and store, never torn for readers, without the locked bus cycle.

@@ -14,6 +14,12 @@
  */
 #define TX_CROWDED(tx)	((tx)->head - (tx)->done > ((tx)->mask + 1) / 4)
 
+/* ... and so they are in a stream of them, each of which then costs both ends one line of memory instead of two. */
+#define TX_APPENDS(tx)	((tx)->stream || TX_CROWDED(tx))
+
+/* Where a stream will write soon: the receiver has the line from the last time. */
+#define TX_AHEAD	256u
+
 void xr_shm_tx_init(struct xr_shm_tx *tx, struct xr_shm_dir *dir, uint32_t nslots,
 		    struct xr_shm_meta *meta, const struct xr_shm_chunks *chunks,
 		    uint8_t *chunk_base, uint64_t chunk_off, uint32_t window)
@@ -123,6 +129,7 @@ static ssize_t tx_append(struct xr_shm_tx *tx, struct tx_cursor *c, size_t n)
 	struct xr_shm_slot *s = tx_slot(tx, tx->head - 1);
 	struct xr_shm_meta *m = tx_meta(tx, tx->head - 1);
 	size_t room = XR_CHUNK - tx->fill;
+	uint8_t *to;
 
 	if (n > room)
 		n = room;
@@ -130,11 +137,13 @@ static ssize_t tx_append(struct xr_shm_tx *tx, struct tx_cursor *c, size_t n)
 		n = XR_PUBLISH;
 	if (!n)
 		return 0;
-	if (xr_unlikely(tx_copy(tx->chunk_base + (size_t)tx->chunk * XR_CHUNK + tx->fill, c, n)))
+	to = tx->chunk_base + (size_t)tx->chunk * XR_CHUNK + tx->fill;
+	xr_prefetch_write(to + TX_AHEAD);
+	if (xr_unlikely(tx_copy(to, c, n)))
 		return -EFAULT;
 	/*
-	 * The stamp stays: something in the slot is unread, or this send has opened it.  Who finds
-	 * all consumed begins a new one.
+	 * The stamp stays: something in the slot is unread, or this send has opened it, or it is a
+	 * moment old.  Who finds all consumed, and does not stream, begins a new one.
 	 */
 	tx->way |= XR_TX_WAY_APPEND;
 	tx->fill += (uint32_t)n;
@@ -213,7 +222,7 @@ static inline __attribute__((always_inline)) ssize_t tx_send(struct xr_shm_tx *t
 			tx_reclaim(tx);
 		if (xr_unlikely(tx->frozen))
 			return done ? (ssize_t)done : -ESTALE;
-		if (n <= XR_SLOT_INLINE && tx_free_slots(tx) && !TX_CROWDED(tx)) {
+		if (n <= XR_SLOT_INLINE && tx_free_slots(tx) && !TX_APPENDS(tx)) {
 			if (xr_unlikely(tx_publish_inline(tx, &c, (uint32_t)n, mark)))
 				goto fault;
 			done += n;
@@ -224,7 +233,7 @@ static inline __attribute__((always_inline)) ssize_t tx_send(struct xr_shm_tx *t
 			n = win;
 		if (!n)
 			break;
-		if (tx->open && tx->fill < XR_CHUNK && (TX_CROWDED(tx) || done)) {
+		if (tx->open && tx->fill < XR_CHUNK && (TX_APPENDS(tx) || done)) {
 			r = tx_append(tx, &c, n);
 			if (xr_unlikely(r < 0))
 				goto fault;
@@ -242,7 +251,7 @@ static inline __attribute__((always_inline)) ssize_t tx_send(struct xr_shm_tx *t
 			if (tx->frozen)
 				continue;
 		}
-		r = tx_publish_ref(tx, &c, n, n > XR_PUBLISH || TX_CROWDED(tx), mark);
+		r = tx_publish_ref(tx, &c, n, n > XR_PUBLISH || TX_APPENDS(tx), mark);
 		if (!r) {
 			/* the arena has no chunk: the slots themselves still carry the stream */
 			r = (ssize_t)(n < XR_SLOT_INLINE ? n : XR_SLOT_INLINE);
@@ -264,6 +273,26 @@ ssize_t xr_shm_tx_send(struct xr_shm_tx *tx, const struct iovec *iov, int cnt, s
 		       size_t len)
 {
 	return tx_send(tx, iov, cnt, skip, len, 0);
+}
+
+size_t xr_shm_tx_send_next(struct xr_shm_tx *tx, const void *buf, size_t len)
+{
+	struct xr_shm_meta *m = tx_meta(tx, tx->head - 1);
+	uint8_t *to;
+
+	if (xr_unlikely(!tx->open || len > XR_CHUNK - tx->fill || tx->ended || tx->frozen ||
+			tx_inflight(tx) >= tx->inflight_max / 2))
+		return 0;
+	to = tx->chunk_base + (size_t)tx->chunk * XR_CHUNK + tx->fill;
+	xr_prefetch_write(to + TX_AHEAD);
+	if (xr_unlikely(xr_copy_from_user(to, buf, len)))
+		return 0;
+	tx->fill += (uint32_t)len;
+	m->len += (uint32_t)len;
+	/* release: as in tx_append */
+	xr_store_release(&tx_slot(tx, tx->head - 1)->ref.len, m->len);
+	tx->sent += len;
+	return len;
 }
 
 static void tx_box(struct xr_shm_tx *tx, const struct xr_shm_box *box)

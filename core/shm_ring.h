@@ -15,8 +15,8 @@
  * A slot and its chunk are the retained copy: they are not re-used before the
  * receiver has consumed them, so that the sender can replay the stream from any
  * unconsumed byte.  A slot may be *open*: the sender appends to its chunk and
- * raises `len`; this is how small sends coalesce behind a receiver that is behind,
- * and how a large send is published every 16 KiB.
+ * raises `len`; this is how small sends coalesce behind a receiver that is behind, or
+ * that could not keep up one by one, and how a large send is published every 16 KiB.
  *
  * `consumed` is the one word both ends write: the receiver advances it by
  * compare-and-swap, and either end may set FROZEN in it.  Once frozen `consumed` stays,
@@ -221,6 +221,7 @@ struct xr_shm_tx {
 	uint32_t ended;			/* END published */
 	uint16_t tx_gen;
 	uint8_t way;			/* XR_TX_WAY_*, of the sends since the caller cleared it */
+	uint8_t stream;			/* the caller's word: small sends follow each other without a pause */
 	/* replay cursor, valid once frozen */
 	uint32_t replay_seq, replay_byte;
 };
@@ -243,8 +244,9 @@ struct xr_shm_rx {
 	_Atomic uint32_t frozen;
 	_Atomic uint32_t sealed;	/* frozen by this end, with [seq, end) still to be read here */
 	uint32_t end_seq, end_byte;
-	uint32_t final;			/* nothing behind a seal is read: the program has shut it */
-	uint32_t replayed;		/* frozen by the sender: the rest is read here all the same ... */
+	_Atomic uint8_t trickle;	/* the caller's hint: the last read took the little there was of a stream */
+	uint8_t final;			/* nothing behind a seal is read: the program has shut it */
+	uint8_t replayed;		/* frozen by the sender: the rest is read here all the same ... */
 	uint64_t late;			/* ... and so many bytes of it come once more, on the socket */
 	uint64_t traced_ns;		/* when it was seen */
 };
@@ -276,6 +278,12 @@ void xr_shm_tx_init(struct xr_shm_tx *tx, struct xr_shm_dir *dir, uint32_t nslot
  */
 ssize_t xr_shm_tx_send(struct xr_shm_tx *tx, const struct iovec *iov, int cnt, size_t skip,
 		       size_t len);
+
+/*
+ * All of one small buffer, behind the last one of a stream: tx->stream is set.  0, and nothing was done, where
+ * that is not enough: no slot is open, the chunk is full, the receiver is far behind, the memory cannot be read.
+ */
+size_t xr_shm_tx_send_next(struct xr_shm_tx *tx, const void *buf, size_t len);
 
 /*
  * The same for a send that is traced: the first slot that it publishes is marked, and `box` tells of it,

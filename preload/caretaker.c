@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include "flow.h"
+#include "hold.h"
 #include "log.h"
 #include "mem.h"
 #include "process.h"
@@ -22,6 +23,7 @@
 /* Process ids of those that are children of this process; -1: being made; 0: free. */
 static _Atomic int care_kid[CARE_KIDS];
 XR_FORK_DATA _Atomic uint32_t xr_care_kids;
+XR_FORK_DATA _Atomic uint32_t xr_care_made;
 /* In memory shared with them: they are to leave. */
 static XR_FORK_DATA _Atomic(_Atomic(uint32_t) *) care_part;
 static XR_FORK_DATA uint32_t care_is_kid;	/* in a caretaker: it is such a child */
@@ -194,6 +196,8 @@ static int care_spawn(const struct care_work *w, int orphan)
 		return -EPERM;
 	/* a handler of the program must not run in it */
 	xr_sys4(SYS_rt_sigprocmask, SIG_BLOCK, &all, &mask, sizeof(mask));
+	/* relaxed: it asks for no lock before the clone that it begins with */
+	xr_store_relaxed(&xr_care_made, 1);
 	/* no signal at its end: wait(2) does not find it */
 	pid = xr_sys5(SYS_clone, 0, 0, 0, 0, 0);
 	if (!pid && !orphan)
@@ -295,6 +299,9 @@ void xr_care_forked(void)
 	_Atomic(uint32_t) *part = xr_load_relaxed(&care_part);
 	uint32_t i;
 
+	/* of the parent, which has none of the connections that are made here */
+	if (xr_load_relaxed(&xr_care_made))
+		xr_store_relaxed(&xr_care_made, 0);
 	if (!part)
 		return;
 	for (i = 0; i < CARE_KIDS; i++)

@@ -20,6 +20,13 @@
 /* Private: bytes were read already, an error is for the next call. */
 #define RX_LATER		(1 << 24)
 
+/*
+ * A reader that overtakes a stream of small sends fetches, for each of them, a line that the writer needs back for the
+ * next one.  Who would wait for more in any case lets some come together: a fraction of a microsecond.
+ */
+#define RX_TRICKLE		8192u
+#define RX_LINGER_CYCLES	3000u
+
 #define RX_FLAGS_KERNEL		(MSG_PEEK | MSG_TRUNC)
 
 int xr_dst_copy_many(struct rx_dst *d, const uint8_t *src, size_t n)
@@ -221,6 +228,9 @@ static ssize_t rx_ring(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 	}
 	if (flags & MSG_PEEK)
 		*d = start;
+	else
+		/* r: it was all; no slot is open but that of a stream, or of a large send on its way */
+		xr_store_relaxed(&f->rx.trickle, !r && f->rx.byte && done - 1 < RX_TRICKLE);
 	if (xr_unlikely(fault)) {
 		d->fault = 1;
 		return done ? (ssize_t)done : -EFAULT;
@@ -437,6 +447,17 @@ static ssize_t recv_none(struct xr_flow *f, int fd, int flags)
 	return n > 0 ? 0 : n;
 }
 
+static void rx_linger(void)
+{
+	uint64_t begin = xr_cycles();
+	int i;
+
+	do {
+		for (i = 0; i < 8; i++)
+			xr_cpu_relax();
+	} while (xr_cycles() - begin < RX_LINGER_CYCLES);
+}
+
 static inline ssize_t recv_held(struct xr_flow *f, int fd, const struct iovec *iov, int cnt,
 				int flags, struct xr_hold *hold)
 {
@@ -457,6 +478,8 @@ static inline ssize_t recv_held(struct xr_flow *f, int fd, const struct iovec *i
 	target = flags & MSG_WAITALL ? len : f->rcvlowat < len ? f->rcvlowat : len;
 	if (!target)
 		target = 1;
+	if (xr_load_relaxed(&f->rx.trickle) && !nonblock && !(flags & MSG_PEEK))
+		rx_linger();
 	for (;;) {
 		uint32_t waiter, from;
 		int tell, more, r;

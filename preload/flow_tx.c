@@ -77,6 +77,40 @@ void xr_flow_tx_care(struct xr_flow *f, int fd)
 }
 
 /*
+ * Sends that follow each other on the same flow, each within a microsecond of the one before, are a stream.  Its clock
+ * is the kernel's tick, which costs half as much, and is good enough for what looks at the time.
+ */
+#define TX_STREAM_CYCLES	2000u
+#define TX_STREAM_SENDS		16u
+
+static __thread struct {
+	const struct xr_flow *flow;
+	uint64_t tick;
+	uint32_t sends;
+} tx_stream __attribute__((tls_model("initial-exec")));
+
+static inline void tx_clock(struct xr_flow *f)
+{
+	uint64_t then = f->tx.stamp, tick;
+
+	if (xr_likely(tx_stream.flow != f)) {
+		tx_stream.flow = f;
+		tx_stream.sends = 0;
+	} else if (tx_stream.sends == TX_STREAM_SENDS) {
+		tick = xr_now_tick();
+		if (xr_likely(tick == tx_stream.tick && f->tx.stream))
+			return;
+		tx_stream.tick = tick;
+	}
+	f->tx.stamp = xr_cycles();
+	if (f->tx.stamp - then > TX_STREAM_CYCLES)
+		tx_stream.sends = 0;
+	else if (tx_stream.sends < TX_STREAM_SENDS)
+		tx_stream.sends++;
+	f->tx.stream = tx_stream.sends == TX_STREAM_SENDS;
+}
+
+/*
  * 1 when the peer's end is gone for good and the kernel shall answer as it does.  With
  * END from the peer that is CLOSED; without, what the socket says.
  */
@@ -171,6 +205,13 @@ static inline ssize_t tx_ring(struct xr_flow *f, const struct iovec *iov, int cn
 		xr_flow_trace_send(f, iov, cnt, skip, len, f->nonblock || (flags & MSG_DONTWAIT));
 }
 
+/* The receiver froze it under our hands: what was just sent goes with the replay. */
+static __attribute__((noinline, cold)) void tx_frozen(struct xr_flow *f, int fd)
+{
+	xr_flow_tx_start_replay(f, XR_REASON_RETREAT_REQUESTED);
+	xr_flow_tx_push_replay(f, fd);
+}
+
 /* One attempt under tx_lock.  > 0, TX_NONE, errors. */
 static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, size_t skip,
 		       size_t len, int flags, uint32_t *waiter)
@@ -194,7 +235,7 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 		 * Before the first byte is published is soon enough: what the program sent earlier,
 		 * on whatever connection, was seen by then.
 		 */
-		f->tx.stamp = xr_cycles();
+		tx_clock(f);
 		r = tx_peer_gone(f, fd, f->tx.stamp);
 		if (xr_unlikely(f->rx_reset)) {
 			n = xr_flow_take_error(f);
@@ -220,11 +261,8 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 			tx_gauges(f);
 			tx_stamp(f, f->tx.stamp);
 			xr_shm_tx_armed(&f->tx, waiter);
-			if (xr_unlikely(f->tx.frozen)) {
-				/* the receiver froze it under our hands: these bytes go with the replay */
-				xr_flow_tx_start_replay(f, XR_REASON_RETREAT_REQUESTED);
-				xr_flow_tx_push_replay(f, fd);
-			}
+			if (xr_unlikely(f->tx.frozen))
+				tx_frozen(f, fd);
 			return n;
 		}
 		if (n == 0) {
@@ -271,6 +309,15 @@ static ssize_t send_none(struct xr_flow *f, int fd)
 	return f->tx_shut || f->rx_reset ? -EPIPE : xr_ksock_send(fd, NULL, 0, 0);
 }
 
+/* Whoever only writes sees here that nothing more comes over the fabric, or the flow would never be all back. */
+static __attribute__((noinline, cold)) void tx_look_back(struct xr_flow *f, int fd)
+{
+	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC) || xr_trylock(&f->rx_lock))
+		return;
+	xr_flow_rx_poll(f, xr_hold_fd(f, fd));
+	xr_unlock(&f->rx_lock);
+}
+
 static inline ssize_t send_held(struct xr_flow *f, int fd, const struct iovec *iov, int cnt,
 				int flags, struct xr_hold *hold)
 {
@@ -303,7 +350,7 @@ static inline ssize_t send_held(struct xr_flow *f, int fd, const struct iovec *i
 			return done ? (ssize_t)done : -EBADF;
 		if (xr_unlikely(xr_flow_up(f) != NULL))
 			xr_upgrade_step(f, fd);
-		if (xr_lock(&f->tx_lock))
+		if (xr_flow_only(f) ? xr_lock_alone(&f->tx_lock) : xr_lock(&f->tx_lock))
 			return done ? (ssize_t)done : -EAGAIN;
 		fd = xr_unlikely(hold->flow != NULL) ? f->priv->fd : fd;
 		from = f->tx_state;
@@ -311,6 +358,8 @@ static inline ssize_t send_held(struct xr_flow *f, int fd, const struct iovec *i
 		xr_unlock(&f->tx_lock);
 		if (waiter)
 			xr_flow_tell(f, waiter);
+		if (xr_unlikely(from == XR_TX_TCP))
+			tx_look_back(f, fd);
 		if (xr_likely(n > 0)) {
 			done += (size_t)n;
 			if (xr_likely(done == len))
@@ -345,12 +394,59 @@ static inline ssize_t send_held(struct xr_flow *f, int fd, const struct iovec *i
 	}
 }
 
+/* Under tx_lock: nothing has come up since the last send that this one would have to look at. */
+static inline int tx_steady(struct xr_flow *f)
+{
+	return f->tx.stream && xr_load_relaxed(&f->tx_state) == XR_TX_RING &&
+	       !(f->tx_shut | f->rx_reset | xr_load_relaxed(&f->rx_look) | xr_load_relaxed(&f->err)) &&
+	       !xr_flow_up(f) && !f->far && !xr_tuned(&xr_cfg.trace_sample) &&
+	       !(xr_flow_peer_state(f) & XR_DIR_CLOSED);
+}
+
+/*
+ * One more send of a stream: what send_held would come to, and no more.  0: nothing was done, and it shall see to it;
+ * so it does with each tick of the clock in any case.
+ */
+static ssize_t tx_stream_next(struct xr_flow *f, int fd, const struct iovec *iov, int flags)
+{
+	uint32_t waiter = 0;
+	size_t n = 0;
+
+	if (f->owner_pid != xr_getpid() || flags & ~(MSG_NOSIGNAL | MSG_DONTWAIT) ||
+	    xr_now_tick() != tx_stream.tick)
+		return 0;
+	if (xr_flow_only(f) ? xr_lock_alone(&f->tx_lock) : xr_lock(&f->tx_lock))
+		return 0;
+	if (xr_likely(tx_steady(f)))
+		n = xr_shm_tx_send_next(&f->tx, iov->iov_base, iov->iov_len);
+	if (xr_likely(n)) {
+		xr_stats_tx(f->st, XR_CARRIER_SHM, n);
+		if (f->st)
+			xr_stats_inc(&f->st->tx.coalesced, 1);
+		tx_gauges(f);
+		xr_shm_tx_armed(&f->tx, &waiter);
+		if (xr_unlikely(f->tx.frozen))
+			tx_frozen(f, fd);
+	}
+	xr_unlock(&f->tx_lock);
+	if (xr_unlikely(waiter))
+		xr_flow_tell(f, waiter);
+	return (ssize_t)n;
+}
+
 ssize_t xr_flow_send(struct xr_flow *f, int fd, const struct iovec *iov, int cnt, int flags)
 {
 	struct xr_hold hold = { NULL };
-	int zc = xr_unlikely(flags & MSG_ZEROCOPY) && xr_zerocopy_begin(f, fd);
-	ssize_t n = send_held(f, fd, iov, cnt, flags, &hold);
+	ssize_t n;
+	int zc;
 
+	if (tx_stream.flow == f && tx_stream.sends == TX_STREAM_SENDS && cnt == 1) {
+		n = tx_stream_next(f, fd, iov, flags);
+		if (xr_likely(n))
+			return n;
+	}
+	zc = xr_unlikely(flags & MSG_ZEROCOPY) && xr_zerocopy_begin(f, fd);
+	n = send_held(f, fd, iov, cnt, flags, &hold);
 	if (xr_unlikely(zc))
 		xr_zerocopy_end(f, n);
 	xr_hold_end(&hold);

@@ -17,6 +17,18 @@ struct xr_hold {
 	struct xr_flow *flow;		/* NULL: none */
 };
 
+extern _Atomic uint32_t xr_care_made;	/* this process has made one of ours: caretaker.c */
+
+/*
+ * One of a process with one thread, which has not forked since it has the flow, nor made a process of ours:
+ * nobody else can want its locks.  What changes that does so in this thread, between two calls.
+ */
+static inline int xr_flow_only(const struct xr_flow *f)
+{
+	return xr_likely(__libc_single_threaded) && xr_likely(!xr_load_relaxed(&xr_care_made)) &&
+	       xr_likely(xr_load_relaxed(&f->kids->forks) == f->born);
+}
+
 /* 0, or -EBADF: the flow has no descriptor left.  No lock may be held, here as in all of these. */
 int xr_hold_take(struct xr_hold *h, struct xr_flow *f);
 void xr_hold_drop(struct xr_hold *h);

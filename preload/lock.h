@@ -32,6 +32,20 @@ static inline int xr_lock(struct xr_lock *l)
 	return xr_likely(!xr_trylock(l)) ? 0 : xr_lock_slow(l);
 }
 
+/*
+ * The same where nobody but this thread and its signal handlers can want the lock: a handler that comes in between
+ * has let go of it when it returns, and finds -EDEADLK from the store on.
+ */
+static inline int xr_lock_alone(struct xr_lock *l)
+{
+	if (xr_unlikely(xr_load_relaxed(&l->owner)))
+		return xr_lock_slow(l);
+	xr_store_relaxed(&l->owner, (uint32_t)xr_gettid());
+	/* for the handler only */
+	atomic_signal_fence(memory_order_seq_cst);
+	return 0;
+}
+
 /* 0, or -EAGAIN: its holder takes long, or has left by longjmp and will never let go. */
 int xr_lock_soon(struct xr_lock *l);
 

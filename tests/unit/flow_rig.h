@@ -62,6 +62,7 @@ void xr_care_add(struct xr_care *c, struct xr_flow *f, int fd) { (void)c, (void)
 void xr_care_run(struct xr_care *c, uint64_t soon) { (void)c, (void)soon; }
 void xr_care_reap(void) { }
 _Atomic uint32_t xr_care_kids;
+_Atomic uint32_t xr_care_made;
 struct xr_signal_mark xr_signal_mark(void) { return (struct xr_signal_mark){ 0, 0 }; }
 
 int xr_hold_take(struct xr_hold *h, struct xr_flow *f) { (void)h, (void)f; return 0; }

@@ -454,7 +454,7 @@ static uint64_t duel_send(struct duel *d)
 	uint32_t w;
 
 	while (tx->sent < d->total && !xr_load_relaxed(&d->bad)) {
-		size_t n = rng_size(&g), cut;
+		size_t n = (tx->stream = ops / 8 % 2) ? 1 + rng_below(&g, 200) : rng_size(&g), cut;
 		struct iovec iov[2];
 		ssize_t k;
 
@@ -464,7 +464,9 @@ static uint64_t duel_send(struct duel *d)
 		cut = rng_below(&g, (uint32_t)n + 1);
 		iov[0] = (struct iovec){ buf, cut };
 		iov[1] = (struct iovec){ buf + cut, n - cut };
-		k = xr_shm_tx_send(tx, iov, 2, 0, n);
+		k = tx->stream ? (ssize_t)xr_shm_tx_send_next(tx, buf, n) : 0;
+		if (!k)
+			k = xr_shm_tx_send(tx, iov, 2, 0, n);
 		ops++;
 		if (k == -ESTALE)
 			break;

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * xrsmall: one end of a stream of pieces of 64 bytes, one send each, as fast as it can; the other end reads and
+ * checks every byte.
+ *
+ *	xrsmall server [duplex]		prints its port, then what it has read
+ *	xrsmall client PORT [duplex]	sends until its standard input ends, or has a line
+ *
+ * duplex: both ends do both, in two threads.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define PIECE	64u
+#define WORDS	(PIECE / 8)
+
+static int fd, client;
+
+static void report(const char *what, uint64_t bytes, int err)
+{
+	printf("{\"%s\": %" PRIu64 ", \"error\": \"%s\"}\n", what, bytes, err ? strerrorname_np(err) : "0");
+	fflush(stdout);
+}
+
+static uint64_t word(uint64_t i, int from_client)
+{
+	return (i + (uint64_t)from_client) * 0x9e3779b97f4a7c15ull;
+}
+
+static void *reader(void *arg)
+{
+	static uint8_t buf[65536 + 8];
+	uint64_t pos = 0;
+	size_t have = 0, i;
+	ssize_t n;
+
+	(void)arg;
+	while ((n = recv(fd, buf + have, 65536, 0)) > 0) {
+		have += (size_t)n;
+		for (i = 0; i + 8 <= have; i += 8, pos += 8) {
+			uint64_t w;
+
+			memcpy(&w, buf + i, 8);
+			if (w != word(pos / 8, !client)) {
+				printf("{\"wrong\": %" PRIu64 "}\n", pos);
+				exit(1);
+			}
+		}
+		memmove(buf, buf + i, have - i);
+		have -= i;
+	}
+	report("read", pos + have, n < 0 ? errno : 0);
+	return NULL;
+}
+
+static int told(void)
+{
+	struct pollfd p = { .fd = 0, .events = POLLIN };
+
+	return poll(&p, 1, 0) > 0;
+}
+
+static void writer(void)
+{
+	uint64_t piece[WORDS], i = 0, sent = 0;
+	int err = 0, k;
+
+	while (!err && (i % 4096 || !told())) {
+		size_t done = 0;
+
+		for (k = 0; k < (int)WORDS; k++)
+			piece[k] = word(i * WORDS + (uint64_t)k, client);
+		while (done < PIECE && !err) {
+			ssize_t n = send(fd, (uint8_t *)piece + done, PIECE - done, MSG_NOSIGNAL);
+
+			if (n > 0)
+				done += (size_t)n;
+			else
+				err = n ? errno : EIO;
+		}
+		sent += done;
+		i++;
+	}
+	shutdown(fd, SHUT_WR);
+	report("sent", sent, err);
+}
+
+int main(int argc, char **argv)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof(a);
+	int duplex = argc > 1 && !strcmp(argv[argc - 1], "duplex"), l;
+	pthread_t t;
+
+	client = argc > 2 && !strcmp(argv[1], "client");
+	if (client) {
+		a.sin_port = htons((uint16_t)atoi(argv[2]));
+		fd = socket(AF_INET, SOCK_STREAM, 0);
+		if (connect(fd, (struct sockaddr *)&a, len))
+			return 2;
+	} else {
+		l = socket(AF_INET, SOCK_STREAM, 0);
+		if (bind(l, (struct sockaddr *)&a, len) || listen(l, 1) || getsockname(l, (struct sockaddr *)&a, &len))
+			return 2;
+		printf("%u\n", ntohs(a.sin_port));
+		fflush(stdout);
+		fd = accept(l, NULL, NULL);
+	}
+	if (duplex) {
+		if (pthread_create(&t, NULL, reader, NULL))
+			return 2;
+		writer();
+		pthread_join(t, NULL);
+	} else if (client) {
+		writer();
+	} else {
+		reader(NULL);
+	}
+	return 0;
+}
