@@ -20,7 +20,7 @@ PACKAGES_GUEST=(ibverbs-providers ibverbs-utils iproute2 nftables perftest rdma-
 # What the suites of tests/suites are made of, beside those.
 PACKAGES_SUITES=(dpkg-dev libpython3.11-testsuite memcached perl redis-server redis-tools tcl)
 
-passed=0 failed=0 skipped=0 pytest_in=()
+passed=0 failed=0 skipped=0 pytest_in=() took='' counted=0
 jobs=$(nproc 2>/dev/null || echo 2)
 
 say() { printf '==> %s\n' "$*"; }
@@ -28,12 +28,16 @@ say() { printf '==> %s\n' "$*"; }
 # count PASSED FAILED SKIPPED [NAME]: add one layer to the sum, and show it
 count() {
 	passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + $3))
-	if [ -n "${4:-}" ]; then say "$4: $1 passed, $2 failed, $3 skipped"; fi
+	if [ -n "${4:-}" ]; then
+		say "$4: $1 passed, $2 failed, $3 skipped"
+		took+=", ${4%%:*} $((SECONDS - counted))" counted=$SECONDS
+	fi
 }
 
 # summary: the last line of every run, and the exit status
 summary() {
 	[ -z "${unsteady:-}" ] || say "passed at the second try only:$unsteady"
+	[ -z "$took" ] || say "seconds: ${took#, }"
 	printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
 	[ "$failed" = 0 ] && [ $((passed + skipped)) != 0 ]
 	exit
