@@ -511,8 +511,7 @@ static inline ssize_t recv_held(struct xr_flow *f, int fd, const struct iovec *i
 		xr_flow_tx_check(f, fd);
 		if (n > 0) {
 			if (flags & MSG_PEEK) {
-				if ((size_t)n >= target || d.fault || nonblock || !(flags & MSG_WAITALL) ||
-				    xr_rx_ended(f))
+				if ((size_t)n >= target || d.fault || nonblock || xr_rx_ended(f))
 					return n;
 				/* it is readable all the while: the rest is looked for now and then */
 				r = xr_sleep_poll(NULL, 0, xr_now_ns() + PEEK_NAP_NS, NULL, mark, 0);

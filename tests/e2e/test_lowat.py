@@ -172,3 +172,20 @@ def test_what_the_socket_was_told_goes_before_that(env):
     assert not w.done()
     c.sendall(1)
     assert w.result().ret == 1
+
+
+def test_a_look_waits_for_it_too(live):
+    """MSG_PEEK without MSG_WAITALL: as a read would, until there is enough, or the end."""
+    s = live.s
+    assert s.sh("setsockopt", s.fd, socket.SOL_SOCKET, socket.SO_RCVLOWAT, 100).ret == 0
+    w = s.recv_bg(100, shell.PEEK)
+    live.c.sendall(1)
+    time.sleep(0.3)
+    assert not w.done()
+    live.c.sendall(99)
+    assert w.result().ret == 100
+    assert s.recv(100, WAITALL).ret == 100
+    w = s.recv_bg(100, shell.PEEK)
+    live.c.sendall(2)
+    assert live.c.shutdown(socket.SHUT_WR).ret == 0
+    assert w.result().ret == 2
