@@ -11,6 +11,8 @@
 #include "upgrade.h"
 
 #define UP_OFFERS	2u		/* for want of credit; then by name */
+#define UP_CALLS	5u		/* of a caller that has met nobody yet, within 170 ms ... */
+#define UP_CALLS_LATE	4u		/* ... and then each time it has lived twice as long */
 #define UP_MET_TURNS	64u		/* where others were met, a caller does not give up before so many */
 
 /*
@@ -199,7 +201,14 @@ static void up_begin_call(struct xr_upgrade *u, int fd)
 	f->up_after = xr_now_ns() + (2000000ull << (2 * n));
 	if (f->up_tries < UINT8_MAX)
 		f->up_tries++;
-	if (f->up_tries >= (any ? 16 : 5) && (!any || xr_load_relaxed(&f->turns) >= UP_MET_TURNS)) {
+	if (!any && !dir && f->up_tries >= UP_CALLS && f->up_tries < UP_CALLS + UP_CALLS_LATE) {
+		/* it listens for some hundred turns; on a busy machine it may have begun late */
+		n = f->up_tries - UP_CALLS;
+		xr_up_found_nobody(f);
+		xr_up_later(f, 32u << n, 1048576ull << n);
+		return;
+	}
+	if (f->up_tries >= (any ? 16 : UP_CALLS) && (!any || xr_load_relaxed(&f->turns) >= UP_MET_TURNS)) {
 		if (xr_up_elsewhere(f, dir))
 			return;
 		if (!any) {
