@@ -280,7 +280,8 @@ size_t xr_shm_tx_send_next(struct xr_shm_tx *tx, const void *buf, size_t len)
 	struct xr_shm_meta *m = tx_meta(tx, tx->head - 1);
 	uint8_t *to;
 
-	if (xr_unlikely(!tx->open || len > XR_CHUNK - tx->fill || tx->ended || tx->frozen ||
+	/* a large one is published as it goes, and may not fit the window */
+	if (xr_unlikely(!tx->open || len > XR_PUBLISH || len > XR_CHUNK - tx->fill || tx->ended || tx->frozen ||
 			tx_inflight(tx) >= tx->inflight_max / 2))
 		return 0;
 	to = tx->chunk_base + (size_t)tx->chunk * XR_CHUNK + tx->fill;

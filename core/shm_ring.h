@@ -281,7 +281,8 @@ ssize_t xr_shm_tx_send(struct xr_shm_tx *tx, const struct iovec *iov, int cnt, s
 
 /*
  * All of one small buffer, behind the last one of a stream: tx->stream is set.  0, and nothing was done, where
- * that is not enough: no slot is open, the chunk is full, the receiver is far behind, the memory cannot be read.
+ * that is not enough: no slot is open, the chunk is full, it is more than XR_PUBLISH, the receiver is far behind, the
+ * memory cannot be read.  inflight_max is twice XR_PUBLISH at least.
  */
 size_t xr_shm_tx_send_next(struct xr_shm_tx *tx, const void *buf, size_t len);
 

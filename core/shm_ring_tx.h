@@ -35,6 +35,8 @@ static inline void tx_chunk_close(struct xr_shm_tx *tx)
 {
 	uint32_t seq;
 
+	/* what is open lies in it: should the next slot not come about, nothing may be appended to that one */
+	tx->open = 0;
 	if (tx->chunk == XR_NO_CHUNK)
 		return;
 	/* the youngest slot that uses the chunk frees it; if all are reclaimed, do it now */
