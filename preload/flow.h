@@ -444,6 +444,8 @@ void xr_flow_tell(struct xr_flow *f, uint32_t waiter);
 void xr_flow_tell_sender(struct xr_flow *f);
 /* The peer froze our direction: replay.  Takes tx_lock.  Also a step of the upgrade. */
 void xr_flow_tx_care(struct xr_flow *f, int fd);
+/* This thread has read something: what it sends next is no stream. */
+void xr_flow_tx_answered(void);
 /* The error that the program has not been told yet, taken: errno value or 0. */
 static inline int xr_flow_take_error(struct xr_flow *f)
 {

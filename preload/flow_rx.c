@@ -565,6 +565,8 @@ ssize_t xr_flow_recv(struct xr_flow *f, int fd, const struct iovec *iov, int cnt
 	struct xr_hold hold = { NULL };
 	ssize_t n = recv_held(f, fd, iov, cnt, flags, &hold);
 
+	if (xr_likely(n > 0))
+		xr_flow_tx_answered();
 	xr_hold_end(&hold);
 	return n;
 }

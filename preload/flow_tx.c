@@ -78,7 +78,8 @@ void xr_flow_tx_care(struct xr_flow *f, int fd)
 
 /*
  * Sends that follow each other on the same flow, each within a microsecond of the one before, are a stream.  Its clock
- * is the kernel's tick, which costs half as much, and is good enough for what looks at the time.
+ * is the kernel's tick, which costs half as much, and is good enough for what looks at the time.  Who reads in between
+ * does not stream, however fast the answers come: the other end is to have each message at once.
  */
 #define TX_STREAM_CYCLES	2000u
 #define TX_STREAM_SENDS		16u
@@ -88,6 +89,11 @@ static __thread struct {
 	uint64_t tick;
 	uint32_t sends;
 } tx_stream __attribute__((tls_model("initial-exec")));
+
+void xr_flow_tx_answered(void)
+{
+	tx_stream.sends = 0;
+}
 
 static inline void tx_clock(struct xr_flow *f)
 {

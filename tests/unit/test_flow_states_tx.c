@@ -275,11 +275,53 @@ static void writable_is_what_a_send_finds(void **state)
 	assert_int_equal(bad, 0);
 }
 
+static void small_send(void)
+{
+	static char buf[64];
+	struct iovec iov = { buf, sizeof(buf) };
+	struct xr_view v;
+
+	assert_int_equal(xr_flow_send(R.f, R.fd, &iov, 1, MSG_NOSIGNAL), sizeof(buf));
+	while (xr_shm_rx_peek(&R.rx, &v) == 1)
+		xr_shm_rx_take(&R.rx, &v, v.len);
+	assert_int_equal(xr_shm_rx_commit(&R.rx), 0);
+}
+
+static int small_recv(void)
+{
+	char c;
+	struct iovec iov = { &c, 1 };
+
+	far_send("y");
+	return xr_flow_recv(R.f, R.fd, &iov, 1, 0) == 1;
+}
+
+/* However fast the answers come: each would wait in its reader for others to come with it. */
+static void questions_and_answers_are_no_stream(void **state)
+{
+	int i, streamed = 0;
+
+	(void)state;
+	flow_make();
+	tx_enter(AT_TX_RING);
+	for (i = 0; i < 1000000 && !R.f->tx.stream; i++)
+		small_send();
+	assert_int_equal(R.f->tx.stream, 1);
+	for (i = 0; i < 1000; i++) {
+		assert_int_equal(small_recv(), 1);
+		small_send();
+		streamed += R.f->tx.stream;
+	}
+	assert_int_equal(streamed, 0);
+	flow_end();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_send_state_meets_every_event),
 		cmocka_unit_test(writable_is_what_a_send_finds),
+		cmocka_unit_test(questions_and_answers_are_no_stream),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
