@@ -93,9 +93,10 @@ static int verbs_close(struct xr_dev *dev)
 		d->ev_head = e->next;
 		free(e);
 	}
-	if (d->count.lost | d->count.twice | d->count.strangers)
-		xr_warn("device %s: %llu completions were lost, %llu came twice, %llu connections were not for us",
-			d->name, (unsigned long long)d->count.lost, (unsigned long long)d->count.twice,
+	if (d->count.lost | d->count.twice | d->count.hollow | d->count.strangers)
+		xr_warn("device %s: %llu completions were lost, %llu came twice, %llu told of READs that had failed, "
+			"%llu connections were not for us", d->name, (unsigned long long)d->count.lost,
+			(unsigned long long)d->count.twice, (unsigned long long)d->count.hollow,
 			(unsigned long long)d->count.strangers);
 	verbs_close_fds(d);
 	v_dev_close(d);

@@ -41,6 +41,8 @@
 #define V_RESOLVE_MS	50		/* first wait for an address, doubled each time */
 #define V_RETRY		6u		/* of a request that is not acknowledged; rxe takes 7 for "for ever" */
 #define V_DETECT_MS	1000u
+#define V_MARK		16u		/* bytes */
+#define V_MARK_SURE	8u		/* so many are not met by chance */
 
 #define container_of(p, type, member) ((type *)((char *)(p) - offsetof(type, member)))
 
@@ -53,6 +55,7 @@ struct v_quirk {
 	uint8_t loose_window;	/* windows are as large as their region */
 	uint8_t no_zero_write;
 	uint8_t silent;		/* does not say what was wrong with memory of this end */
+	uint8_t hollow;		/* says of a READ that failed that it has succeeded */
 };
 
 struct v_window {
@@ -105,6 +108,9 @@ struct v_swr {
 	uint8_t op, report;	/* report: on success too */
 	uint8_t signaled;	/* the hardware tells */
 	uint8_t bad;		/* its memory is not what its keys are for; "silent" only */
+	uint8_t mark_len;
+	uint8_t *mark;		/* READ, "hollow" only: the end of its memory, see v_mark_left */
+	uint8_t was[V_MARK];	/* there */
 	struct v_window *window;
 };
 
@@ -169,6 +175,7 @@ struct v_event {
 struct v_count {
 	uint64_t lost;		/* completions that the hardware never gave */
 	uint64_t twice;		/* ... or gave twice */
+	uint64_t hollow;	/* ... or gave for READs that brought nothing */
 	uint64_t strange;	/* ... or gave for requests of queue pairs that are gone */
 	uint64_t strangers;	/* connections that were not for us */
 	uint64_t events;	/* asynchronous ones */
@@ -185,6 +192,7 @@ struct v_dev {
 	uint8_t dying;
 	uint8_t mtu;			/* enum ibv_mtu */
 	uint32_t max_inline;
+	uint64_t secret;		/* of marks */
 	struct xr_addr own;		/* the address that it was found by */
 	union ibv_gid gid;
 	int gid_index;			/* -1: the address is gone */
@@ -352,6 +360,12 @@ int v_post_recv(struct xr_qp *qp, const struct xr_recv_wr *wr);
 void v_recv_release(struct xr_qp *qp, uint32_t ref);
 /* In ERR: sees to it that the end of all that the hardware has will be known. */
 int v_post_last(struct v_qp *q);
+/* 1: the hardware says that the send at this position is done, and it is a READ that is not. */
+int v_mark_left(struct v_qp *q, uint32_t pos);
+/* A READ that failed: what it has not touched is as it was. */
+void v_mark_undo(struct v_qp *q, uint32_t pos);
+/* The user's memory is not looked at any more. */
+void v_marks_forget(struct v_qp *q);
 /* Shows the hardware receive `pos`. */
 int v_post_recv_hw(struct v_qp *q, uint32_t pos);
 /* A request of our own, V_OP_*. */

@@ -177,8 +177,11 @@ enum xr_wc_status v_status(enum ibv_wc_status status)
 /* The send at sq_done has ended; 1 with a completion for the user. */
 static int send_end(struct v_qp *q, enum xr_wc_status status, struct xr_wc *out)
 {
-	struct v_swr *s = &q->sq[q->sq_done++ & q->sq_mask];
+	struct v_swr *s = &q->sq[q->sq_done & q->sq_mask];
 
+	if (status != XR_WC_SUCCESS)
+		v_mark_undo(q, q->sq_done);
+	q->sq_done++;
 	if (status != XR_WC_SUCCESS && q->flushing)
 		status = XR_WC_WR_FLUSH_ERR;
 	if (s->op >= V_OP_BIND) {
@@ -203,6 +206,18 @@ static int send_end(struct v_qp *q, enum xr_wc_status status, struct xr_wc *out)
 	*out = (struct xr_wc){ .wr_id = s->wr_id, .qp = &q->qp, .status = status, .op = (enum xr_wr_op)s->op,
 			       .len = s->len };
 	return 1;
+}
+
+/* What the hardware says of a send that it has done, unless that cannot be. */
+static enum xr_wc_status send_told(struct v_qp *q, uint32_t pos)
+{
+	struct v_dev *d = v_dev(q->qp.dev);
+
+	if (xr_likely(!v_mark_left(q, pos)))
+		return XR_WC_SUCCESS;
+	d->count.hollow++;
+	xr_info("device %s: a READ is said to be done that has not brought all", d->name);
+	return XR_WC_FATAL_ERR;
 }
 
 /* The hardware went to ERR and gives no reason: one of these may be it. */
@@ -233,9 +248,16 @@ static int take_send(struct v_cq *c, struct v_qp *q, uint32_t pos, enum xr_wc_st
 			if (status == XR_WC_WR_FLUSH_ERR)
 				st = status;
 		}
+		if (st == XR_WC_SUCCESS)
+			st = send_told(q, q->sq_done);
+		/* then the queue pair has failed, and what is behind it with it */
+		if (st == XR_WC_FATAL_ERR && status == XR_WC_SUCCESS)
+			status = XR_WC_WR_FLUSH_ERR;
 		if (send_end(q, st, &wc))
 			v_cq_push(c, &wc);
 	}
+	if (status == XR_WC_SUCCESS)
+		status = send_told(q, pos);
 	if (status != XR_WC_SUCCESS) {
 		const struct v_swr *s = &q->sq[pos & q->sq_mask];
 
@@ -245,6 +267,9 @@ static int take_send(struct v_cq *c, struct v_qp *q, uint32_t pos, enum xr_wc_st
 		if (s->op >= V_OP_BIND && !q->err && status != XR_WC_WR_FLUSH_ERR)
 			q->err = (uint8_t)status;
 		v_qp_fail(q, status);
+		/* where the device is gone by now it was made up for, and with its status */
+		if (q->sq_done != pos)
+			return 0;
 	}
 	return send_end(q, status, out);
 }

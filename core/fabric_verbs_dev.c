@@ -213,6 +213,9 @@ int v_dev_open(struct v_dev *d, const char *what)
 	if (r)
 		goto close_context;
 	d->quirk = v_quirk(d->attr.vendor_id);
+	r = d->quirk->hollow ? xr_random(&d->secret, sizeof(d->secret)) : 0;
+	if (r)
+		goto close_context;
 	d->windows = !d->quirk->no_window &&
 		     (d->attr.device_cap_flags & (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0;
 	d->gid_index = v_gid_index(d->ctx, d->port, &d->gid);

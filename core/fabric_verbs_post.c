@@ -3,13 +3,91 @@
  * Posting.  A request that the user wants no word of still takes a place until the hardware tells of a later
  * one, so every so often it is made to.  What is posted in ERR is flushed here and never shown to the
  * hardware: not every device takes it.
+ *
+ * A device that is "hollow" says of a READ that has failed that it is done, although all or the end of what it was to
+ * bring is missing.  A READ fills its memory from front to back, packet by packet: so what this end has written at its
+ * very end before, where the last packet goes, and nobody else knows, must be gone.
  */
+#include <string.h>
+#include <time.h>
 #include "atomic.h"
 #include "fabric_verbs.h"
+
+#define MARK_PACKET	256u	/* packets end at multiples of that, whatever the MTU is */
+#define MARK_WAIT_NS	2000000		/* it tells of the READ a moment before it fails the queue pair */
 
 static uint64_t post_id(const struct v_qp *q, uint32_t pos, uint64_t recv)
 {
 	return (uint64_t)q->index << 48 | (uint64_t)q->life << 33 | recv << 32 | pos;
+}
+
+static void mark_fill(const struct v_qp *q, uint32_t pos, uint8_t mark[V_MARK])
+{
+	uint64_t z = v_dev(q->qp.dev)->secret ^ post_id(q, pos, 0);
+	uint32_t i;
+
+	/* splitmix64: no two of them are the same */
+	for (i = 0; i < V_MARK; i += 8) {
+		uint64_t m = z += 0x9e3779b97f4a7c15u;
+
+		m = (m ^ m >> 30) * 0xbf58476d1ce4e5b9u;
+		m = (m ^ m >> 27) * 0x94d049bb133111ebu;
+		m ^= m >> 31;
+		memcpy(mark + i, &m, 8);
+	}
+}
+
+static void post_mark(const struct v_qp *q, struct v_swr *s, const struct ibv_sge *last)
+{
+	uint32_t packet = (s->len - 1) % MARK_PACKET + 1, n = last->length < V_MARK ? last->length : V_MARK;
+	uint8_t mark[V_MARK];
+
+	mark_fill(q, q->sq_head, mark);
+	s->mark_len = (uint8_t)(n < packet ? n : packet);
+	s->mark = (uint8_t *)(uintptr_t)last->addr + last->length - s->mark_len;
+	memcpy(s->was, s->mark, s->mark_len);
+	memcpy(s->mark, mark, s->mark_len);
+}
+
+int v_mark_left(struct v_qp *q, uint32_t pos)
+{
+	const struct v_swr *s = &q->sq[pos & q->sq_mask];
+	struct timespec wait = { 0, MARK_WAIT_NS };
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr a;
+	uint8_t mark[V_MARK];
+
+	if (!s->mark)
+		return 0;
+	mark_fill(q, pos, mark);
+	if (xr_likely(memcmp(s->mark, mark, s->mark_len)))
+		return 0;
+	if (s->mark_len >= V_MARK_SURE || !q->ib)
+		return 1;
+	/* so little may be the same by chance, but a queue pair that works has not failed */
+	nanosleep(&wait, NULL);
+	return ibv_query_qp(q->ib, &a, IBV_QP_STATE, &init) || a.qp_state != IBV_QPS_RTS;
+}
+
+void v_mark_undo(struct v_qp *q, uint32_t pos)
+{
+	struct v_swr *s = &q->sq[pos & q->sq_mask];
+	uint8_t mark[V_MARK];
+
+	if (!s->mark)
+		return;
+	mark_fill(q, pos, mark);
+	if (!memcmp(s->mark, mark, s->mark_len))
+		memcpy(s->mark, s->was, s->mark_len);
+	s->mark = NULL;
+}
+
+void v_marks_forget(struct v_qp *q)
+{
+	uint32_t i;
+
+	for (i = q->sq_done; i != q->sq_head; i++)
+		q->sq[i & q->sq_mask].mark = NULL;
 }
 
 static int post_error(int r)
@@ -107,6 +185,8 @@ int v_post_send(struct xr_qp *qp, const struct xr_send_wr *x)
 		v_flush_rest(q);
 		return 0;
 	}
+	if (x->op == XR_WR_READ && v_dev(qp->dev)->quirk->hollow && n && !s->bad)
+		post_mark(q, s, &sge[n - 1]);
 	wr.sg_list = sge;
 	wr.num_sge = (int)n;
 	wr.opcode = opcode[x->op];
@@ -118,8 +198,10 @@ int v_post_send(struct xr_qp *qp, const struct xr_send_wr *x)
 	wr.wr.rdma.remote_addr = x->raddr;
 	wr.wr.rdma.rkey = x->rkey;
 	i = (uint32_t)post_hw(q, &wr, s);
-	if (xr_unlikely(i))
+	if (xr_unlikely(i)) {
 		q->out--;
+		v_mark_undo(q, q->sq_head);
+	}
 	return (int)i;
 }
 

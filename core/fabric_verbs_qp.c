@@ -139,6 +139,7 @@ int v_qp_destroy(struct xr_qp *qp)
 	struct v_dev *d = v_dev(qp->dev);
 	struct v_qp *q = v_qp(qp);
 
+	v_marks_forget(q);
 	v_qp_fail(q, XR_WC_WR_FLUSH_ERR);
 	qp_forget_id(q);
 	if (q->ib)

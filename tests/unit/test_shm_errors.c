@@ -404,7 +404,7 @@ static void states_allow_what_verbs_allow(void **state)
 static void flush_is_exactly_once(void **state)
 {
 	struct rng g = { 99 };
-	int round;
+	int round, read;
 
 	(void)state;
 	for (round = 0; round < (rig_verbs() ? 15 : 60); round++) {
@@ -427,11 +427,11 @@ static void flush_is_exactly_once(void **state)
 					break;
 				}
 			}
-			if (rng_below(&g, 2) && !post_recv(&b, 1000 + nr, b.mem, 65536))
-				nr++;
-			if (!post(&a, rng_below(&g, 3) ? XR_WR_SEND : XR_WR_READ, ns, a.mem,
-				  rng_below(&g, 60000), XR_SEND_SIGNALED, (uintptr_t)b.mem, b.mr->rkey))
-				ns++;
+			nr += rng_below(&g, 2) && !post_recv(&b, 1000 + nr, b.mem, 65536);
+			/* where a READ goes, nothing else does before it is done */
+			read = !rng_below(&g, 3) * (ns % 48 + 1);
+			ns += !post(&a, read ? XR_WR_READ : XR_WR_SEND, ns, a.mem + read * 65536, rng_below(&g, 60000),
+				    XR_SEND_SIGNALED, (uintptr_t)b.mem, b.mr->rkey);
 			for (uint32_t k = 0; k < polls; k++)
 				both_poll(&a, &b);
 		}

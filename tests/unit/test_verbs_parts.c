@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <arpa/inet.h>
+#include <stdlib.h>
 #include <string.h>
 #include "core/fabric_verbs.h"
 
@@ -149,6 +150,167 @@ static void devices(void **state)
 	assert_string_equal(v_quirk(1)->driver, "unknown");
 }
 
+/* --- a device that says of READs that failed that they are done ------------------------------------------- */
+
+#define RAW_POSTS 8u
+
+static struct {
+	struct v_dev dev;
+	struct v_cq cq;
+	struct v_mr mr;
+	struct v_qp qp, *table[1];
+	struct v_swr sq[RAW_POSTS];
+	struct ibv_context ctx;
+	struct ibv_qp ib;
+	struct ibv_cq ibcq;
+	struct ibv_wc wc[RAW_POSTS];
+	uint32_t posted, told, done;
+	uint8_t mem[4][4096];
+} raw;
+
+static int raw_post(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	(void)qp;
+	(void)bad;
+	raw.wc[raw.posted++] = (struct ibv_wc){ .wr_id = wr->wr_id, .status = IBV_WC_SUCCESS };
+	return 0;
+}
+
+static int raw_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+{
+	int i = 0;
+
+	(void)cq;
+	for (; i < n && raw.done < raw.told; i++)
+		wc[i] = raw.wc[raw.done++];
+	return i;
+}
+
+/* One queue pair of a device of this kind, which is as good as its word until `told` says more than was done. */
+static void raw_begin(uint32_t vendor)
+{
+	memset(&raw, 0, sizeof(raw));
+	memset(raw.mem, 0x33, sizeof(raw.mem));
+	raw.ctx.ops.post_send = raw_post;
+	raw.ctx.ops.poll_cq = raw_poll;
+	raw.ib.context = raw.ibcq.context = &raw.ctx;
+	raw.dev.quirk = v_quirk(vendor);
+	raw.dev.secret = 42;
+	raw.dev.qps = raw.table;
+	raw.dev.qp_room = raw.dev.nqps = 1;
+	raw.dev.mrs = &raw.mr;
+	raw.mr.access = XR_ACCESS_LOCAL_WRITE;
+	raw.mr.mr = (struct xr_mr){ .addr = raw.mem, .len = sizeof(raw.mem), .lkey = 7 };
+	raw.cq.cq.dev = raw.qp.qp.dev = &raw.dev.dev;
+	raw.cq.ib = &raw.ibcq;
+	raw.cq.ring = calloc(16, sizeof(*raw.cq.ring));
+	raw.cq.mask = 15;
+	raw.table[0] = &raw.qp;
+	raw.qp.qp.send_cq = raw.qp.qp.recv_cq = &raw.cq.cq;
+	raw.qp.qp.state = XR_QPS_RTS;
+	raw.qp.attr = (struct xr_qp_attr){ .sq_depth = 4, .rq_depth = 1, .sig_all = 1 };
+	raw.qp.ib = &raw.ib;
+	raw.qp.sq = raw.sq;
+	raw.qp.sq_mask = RAW_POSTS - 1;
+	raw.qp.sq_depth = RAW_POSTS;
+}
+
+static void raw_read(uint32_t i, uint32_t len)
+{
+	struct xr_sge sge = { raw.mem[i], len, 7 };
+	struct xr_send_wr wr = { .wr_id = 100 + i, .op = XR_WR_READ, .sge = &sge, .nsge = 1 };
+
+	assert_int_equal(v_post_send(&raw.qp.qp, &wr), 0);
+}
+
+/* The device does what it says, for so many bytes of it. */
+static void raw_bring(uint32_t i, uint32_t len)
+{
+	memset(raw.mem[i], 0x55, len);
+	raw.told++;
+}
+
+static uint32_t raw_take(struct xr_wc wc[RAW_POSTS])
+{
+	int n = v_cq_poll(&raw.cq.cq, wc, RAW_POSTS);
+
+	free(raw.cq.ring);
+	assert_in_range(n, 0, RAW_POSTS);
+	return (uint32_t)n;
+}
+
+static void a_read_that_brings_all(void **state)
+{
+	struct xr_wc wc[RAW_POSTS];
+	uint32_t i;
+
+	(void)state;
+	raw_begin(0xffffff);
+	for (i = 0; i < 3; i++)
+		raw_read(i, 4096 - 5 * i);
+	for (i = 0; i < 3; i++)
+		raw_bring(i, 4096 - 5 * i);
+	assert_int_equal(raw_take(wc), 3);
+	for (i = 0; i < 3; i++) {
+		assert_int_equal(wc[i].status, XR_WC_SUCCESS);
+		assert_int_equal(wc[i].wr_id, 100 + i);
+	}
+	assert_int_equal(raw.dev.count.hollow, 0);
+	assert_int_equal(raw.qp.qp.state, XR_QPS_RTS);
+	/* nothing is written in front of it, or behind it */
+	assert_int_equal(raw.mem[1][4096 - 5], 0x33);
+	assert_int_equal(raw.mem[2][4096 - 10], 0x33);
+}
+
+/* Nothing, a first packet, all but the last one: it failed, what is behind it is flushed. */
+static void a_read_that_brings_less(void **state)
+{
+	static const struct { uint32_t len, brings; } t[] = {
+		{ 4096, 0 }, { 4096, 1024 }, { 4096, 3840 }, { 4088, 3840 }, { 3850, 3840 }, { 3848, 3840 }, { 256, 0 },
+		{ 16, 0 }, { 8, 0 },
+	};
+	struct xr_wc wc[RAW_POSTS];
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < XR_ARRAY_LEN(t); i++) {
+		raw_begin(0xffffff);
+		raw_read(0, 4096);
+		raw_read(1, t[i].len);
+		raw_read(2, 4096);
+		raw_bring(0, 4096);
+		raw_bring(1, t[i].brings);
+		raw.wc[2].status = IBV_WC_WR_FLUSH_ERR;
+		raw.told++;
+		/* it is gone when it is to fail the queue pair: what it says after that was made up for */
+		raw.qp.ib = NULL;
+		assert_int_equal(raw_take(wc), 3);
+		assert_int_equal(wc[0].status, XR_WC_SUCCESS);
+		assert_int_equal(wc[1].status, XR_WC_FATAL_ERR);
+		assert_int_equal(wc[1].wr_id, 101);
+		assert_int_equal(wc[2].status, XR_WC_WR_FLUSH_ERR);
+		assert_int_equal(raw.dev.count.hollow, 1);
+		/* what it did not bring is as it was */
+		assert_int_equal(raw.mem[1][t[i].len - 1], 0x33);
+		assert_int_equal(raw.mem[2][4095], 0x33);
+		assert_int_equal(raw.qp.qp.state, XR_QPS_ERR);
+	}
+}
+
+/* Others do as they say: nobody writes into their memory. */
+static void other_devices(void **state)
+{
+	struct xr_wc wc[RAW_POSTS];
+
+	(void)state;
+	raw_begin(0x2c9);
+	raw_read(0, 4096);
+	raw_bring(0, 0);
+	assert_int_equal(raw.mem[0][4095], 0x33);
+	assert_int_equal(raw_take(wc), 1);
+	assert_int_equal(wc[0].status, XR_WC_SUCCESS);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -160,6 +322,9 @@ int main(void)
 		cmocka_unit_test(signs),
 		cmocka_unit_test(every_status_is_one_of_ours),
 		cmocka_unit_test(devices),
+		cmocka_unit_test(a_read_that_brings_all),
+		cmocka_unit_test(a_read_that_brings_less),
+		cmocka_unit_test(other_devices),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
