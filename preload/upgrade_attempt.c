@@ -248,7 +248,7 @@ void xr_up_fail(struct xr_upgrade *u, enum xr_reason why)
 #define UP_BUSY_IOS	4096u		/* a busy flow has paid enough for it by then, */
 #define UP_BUSY_NS	100000000ull	/* unless that were a few milliseconds, which a peer may sleep */
 #define UP_LISTEN_NS	50000000ull	/* an uncalled name keeps its place for so long if others want it */
-#define UP_LISTEN_TURNS	512u		/* and a program that took so many turns would have called */
+#define UP_LISTEN_TURNS	1024u		/* and a program that took so many turns would have called */
 #define UP_LISTEN_BYTES	(16ull << 20)	/* likewise one that has read so much: more than sockets hold */
 #define UP_OFFER_NS	2000000ull	/* an offer that nobody takes for so long, and so many turns, goes by name */
 #define UP_OFFER_TURNS	8u

@@ -17,11 +17,14 @@
 
 /*
  * Where others were met, an end that is found by nobody may be kept on TCP by an operator, who lets it go
- * some time; or this one was, and the other end looks ever more rarely, for UP_LISTEN_TURNS each time.
- * A call after so many turns meets it there, at the price of a socket that finds nobody.
+ * some time; or this one was, and the other end looks ever more rarely, for UP_LISTEN_TURNS each time.  Calls
+ * that are no farther apart than that meet it there, at the price of a socket that finds nobody.
  */
-#define UP_HELD_TURNS	96u
-#define UP_HELD_BYTES	1048576u
+#define UP_HELD_PART		8u	/* of what the connection has lived lies between two calls, but at least */
+#define UP_HELD_TURNS		96u
+#define UP_HELD_BYTES		(1ull << 20)
+#define UP_HELD_TURNS_MAX	768u	/* ... and at most */
+#define UP_HELD_BYTES_MAX	(12ull << 20)
 
 /* Where a flow goes: what both ends know it by, its addresses, enum xr_up_way. */
 struct up_target {
@@ -159,11 +162,20 @@ static void up_begin_host(struct xr_upgrade *u)
 		xr_fetch_or(&u->past.own->state, XR_DIR_NAMED);
 }
 
+static uint64_t up_share(uint64_t lived, uint64_t least, uint64_t most)
+{
+	lived /= UP_HELD_PART;
+	return lived < least ? least : lived > most ? most : lived;
+}
+
 static void up_seldom(struct xr_flow *f)
 {
+	uint64_t bytes = xr_load_relaxed(&f->tcp_tx) + xr_load_relaxed(&f->tcp_rx);
+
 	f->up_tries = 0;
 	f->up_after = 0;
-	xr_up_later(f, UP_HELD_TURNS, UP_HELD_BYTES);
+	xr_up_later(f, (uint32_t)up_share(xr_load_relaxed(&f->turns), UP_HELD_TURNS, UP_HELD_TURNS_MAX),
+		    up_share(bytes, UP_HELD_BYTES, UP_HELD_BYTES_MAX));
 }
 
 static void up_begin_call(struct xr_upgrade *u, int fd)

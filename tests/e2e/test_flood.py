@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Small sends without a pause: thousands of calls are over before the peer has read the first of them."""
+"""How the ends of a connection find each other where calls are many: small sends without a pause are over before the peer
+has read the first of them, and those who will never be found are not to be looked for all the time."""
 import pytest
 
 import harness
@@ -42,3 +43,40 @@ def test_a_flood_moves(env, away):
                       ([env.fabric], ["shm/tcp"]), 20, lambda: "a connection that has moved: %r" % env.flows())
     client.say("enough")
     assert server.line(20) == "%s 0" % client.line()
+
+
+ECHO = """
+import socket, sys, threading
+l = socket.create_server((sys.argv[1], 0))
+print(l.getsockname()[1], flush=True)
+def serve(c):
+    while data := c.recv(100):
+        c.sendall(data)
+while True:
+    threading.Thread(target=serve, args=(l.accept()[0],), daemon=True).start()
+"""
+ASK = """
+import socket, sys, time
+c = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+end, n = time.monotonic() + float(sys.argv[3]), 0
+while time.monotonic() < end:
+    c.sendall(b"?")
+    c.recv(1)
+    n += 1
+print(n, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.modes("both")
+def test_plain_clients_beside_others(env):
+    """A server that has met xrdma peers looks for those of its other connections ever more rarely."""
+    server = env.start("server", ["/usr/bin/python3", "-c", ECHO, env.address])
+    port = server.line()
+    moved = env.start("client", ["/usr/bin/python3", "-c", ASK, env.address, port, 0.3])
+    moved.line(30)
+    harness.until(lambda: all(f["carrier"] == env.fabric for f in env.flows()), 5, "a link")
+    plain = env.start(None, ["/usr/bin/python3", "-c", ASK, env.address, port, 10])
+    turns = int(plain.line(50))
+    got = [f for f in env.flows(server.pid) if f["carrier"] == "tcp"]
+    assert len(got) == 1 and got[0]["upgrade_attempts"] < 40 + turns / 500, (turns, got)
