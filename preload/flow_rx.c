@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include "control.h"
+#include "defer.h"
 #include "fdtab.h"
 #include "flow_rx.h"
 #include "hold.h"
@@ -494,8 +495,12 @@ static inline ssize_t recv_held(struct xr_flow *f, int fd, const struct iovec *i
 			return done ? (ssize_t)done : -EBADF;
 		if (xr_unlikely(xr_flow_up(f) != NULL))
 			xr_upgrade_step(f, fd);
-		if (xr_lock(&f->rx_lock))
+		/* as in tx_enter */
+		xr_defer_begin();
+		if (xr_lock(&f->rx_lock)) {
+			xr_defer_end();
 			return done ? (ssize_t)done : -EAGAIN;
+		}
 		fd = xr_unlikely(hold->flow != NULL) ? f->priv->fd : fd;
 		from = f->rx_state;
 		n = rx_some(f, fd, &d, len - done, done ? flags | RX_LATER : flags);
@@ -505,6 +510,7 @@ static inline ssize_t recv_held(struct xr_flow *f, int fd, const struct iovec *i
 		tell = n > 0 && f->rx_state == XR_RX_RING &&
 		       xr_shm_rx_wants_notice(&f->rx, &waiter);
 		xr_unlock(&f->rx_lock);
+		xr_defer_end();
 		if (tell)
 			xr_flow_tell(f, waiter);
 		/* whoever only reads must not keep the peer waiting for a replay */
@@ -529,7 +535,7 @@ static inline ssize_t recv_held(struct xr_flow *f, int fd, const struct iovec *i
 				/* what the socket itself would say is for the next call to hear */
 				if (xr_unlikely(from != XR_RX_RING || f->rx.frozen) &&
 				    ((xr_ksock_poll(fd, 0) & POLLERR && xr_rx_avail(f, fd) <= 0) ||
-				     xr_rx_at_mark(f, fd)))
+				     xr_flow_at_mark(f, fd)))
 					return (ssize_t)done;
 				continue;
 			}

@@ -43,7 +43,7 @@ static inline int xr_flow_lowat_split(const struct xr_flow *f)
 }
 /* The socket stands at the urgent mark. */
 int xr_rx_is_marked(int fd);
-/* What is read next is on the socket, at the urgent mark: a read that has something ends there. */
+/* What is read next is on the socket, at the urgent mark: a read that has something ends there.  rx_lock held. */
 int xr_rx_at_mark(struct xr_flow *f, int fd);
 /* Nothing comes any more behind what can be read now. */
 int xr_rx_ended(struct xr_flow *f);

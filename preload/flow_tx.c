@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include "control.h"
+#include "defer.h"
 #include "fdtab.h"
 #include "flow.h"
 #include "hold.h"
@@ -24,6 +25,27 @@
 #define TX_STAMP_CYCLES		1000000u	/* ~0.5 ms */
 
 #define TX_NONE			((ssize_t)-EAGAIN)
+
+/*
+ * No handler comes in between: one that leaves by longjmp would leave the lock, and one that sends would find it
+ * taken.  From here on nor does one fork, so that what xr_flow_only() says holds.
+ */
+static inline int tx_enter(struct xr_flow *f)
+{
+	int r;
+
+	xr_defer_begin();
+	r = xr_flow_only(f) ? xr_lock_alone(&f->tx_lock) : xr_lock(&f->tx_lock);
+	if (xr_unlikely(r))
+		xr_defer_end();
+	return r;
+}
+
+static inline void tx_leave(struct xr_flow *f)
+{
+	xr_unlock(&f->tx_lock);
+	xr_defer_end();
+}
 
 void xr_flow_tell(struct xr_flow *f, uint32_t waiter)
 {
@@ -66,14 +88,14 @@ void xr_flow_tx_care(struct xr_flow *f, int fd)
 	if (xr_likely(st == XR_TX_RING &&
 		      !(xr_load_relaxed(&f->tx.dir->arm) & XR_ARM_FROZEN) && !f->tx.frozen))
 		return;
-	if (st == XR_TX_TCP || xr_lock(&f->tx_lock))
+	if (st == XR_TX_TCP || tx_enter(f))
 		return;
 	fd = xr_hold_fd(f, fd);
 	if (f->tx_state == XR_TX_RING && xr_shm_tx_is_frozen(&f->tx))
 		xr_flow_tx_start_replay(f, XR_REASON_RETREAT_REQUESTED);
 	if (f->tx_state == XR_TX_REPLAY)
 		xr_flow_tx_push_replay(f, fd);
-	xr_unlock(&f->tx_lock);
+	tx_leave(f);
 }
 
 /*
@@ -318,10 +340,14 @@ static ssize_t send_none(struct xr_flow *f, int fd)
 /* Whoever only writes sees here that nothing more comes over the fabric, or the flow would never be all back. */
 static __attribute__((noinline, cold)) void tx_look_back(struct xr_flow *f, int fd)
 {
-	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC) || xr_trylock(&f->rx_lock))
+	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
 		return;
-	xr_flow_rx_poll(f, xr_hold_fd(f, fd));
-	xr_unlock(&f->rx_lock);
+	xr_defer_begin();
+	if (!xr_trylock(&f->rx_lock)) {
+		xr_flow_rx_poll(f, xr_hold_fd(f, fd));
+		xr_unlock(&f->rx_lock);
+	}
+	xr_defer_end();
 }
 
 static inline ssize_t send_held(struct xr_flow *f, int fd, const struct iovec *iov, int cnt,
@@ -356,12 +382,12 @@ static inline ssize_t send_held(struct xr_flow *f, int fd, const struct iovec *i
 			return done ? (ssize_t)done : -EBADF;
 		if (xr_unlikely(xr_flow_up(f) != NULL))
 			xr_upgrade_step(f, fd);
-		if (xr_flow_only(f) ? xr_lock_alone(&f->tx_lock) : xr_lock(&f->tx_lock))
+		if (tx_enter(f))
 			return done ? (ssize_t)done : -EAGAIN;
 		fd = xr_unlikely(hold->flow != NULL) ? f->priv->fd : fd;
 		from = f->tx_state;
 		n = tx_some(f, fd, iov, cnt, done, len - done, flags, &waiter);
-		xr_unlock(&f->tx_lock);
+		tx_leave(f);
 		if (waiter)
 			xr_flow_tell(f, waiter);
 		if (xr_unlikely(from == XR_TX_TCP))
@@ -421,7 +447,7 @@ static ssize_t tx_stream_next(struct xr_flow *f, int fd, const struct iovec *iov
 	if (f->owner_pid != xr_getpid() || flags & ~(MSG_NOSIGNAL | MSG_DONTWAIT) ||
 	    xr_now_tick() != tx_stream.tick)
 		return 0;
-	if (xr_flow_only(f) ? xr_lock_alone(&f->tx_lock) : xr_lock(&f->tx_lock))
+	if (tx_enter(f))
 		return 0;
 	if (xr_likely(tx_steady(f)))
 		n = xr_shm_tx_send_next(&f->tx, iov->iov_base, iov->iov_len);
@@ -434,7 +460,7 @@ static ssize_t tx_stream_next(struct xr_flow *f, int fd, const struct iovec *iov
 		if (xr_unlikely(f->tx.frozen))
 			tx_frozen(f, fd);
 	}
-	xr_unlock(&f->tx_lock);
+	tx_leave(f);
 	if (xr_unlikely(waiter))
 		xr_flow_tell(f, waiter);
 	return (ssize_t)n;

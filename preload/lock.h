@@ -32,17 +32,12 @@ static inline int xr_lock(struct xr_lock *l)
 	return xr_likely(!xr_trylock(l)) ? 0 : xr_lock_slow(l);
 }
 
-/*
- * The same where nobody but this thread and its signal handlers can want the lock: a handler that comes in between
- * has let go of it when it returns, and finds -EDEADLK from the store on.
- */
+/* The same where nobody but this thread can want the lock, and no handler comes in between (defer.h). */
 static inline int xr_lock_alone(struct xr_lock *l)
 {
 	if (xr_unlikely(xr_load_relaxed(&l->owner)))
 		return xr_lock_slow(l);
 	xr_store_relaxed(&l->owner, (uint32_t)xr_gettid());
-	/* for the handler only */
-	atomic_signal_fence(memory_order_seq_cst);
 	return 0;
 }
 

@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "control.h"
+#include "defer.h"
 #include "log.h"
 #include "mem.h"
 #include "ready.h"
@@ -157,7 +158,7 @@ static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *att
 	}
 }
 
-void xr_upgrade_step(struct xr_flow *f, int fd)
+static void up_step(struct xr_flow *f, int fd)
 {
 	uint32_t waiter = 0;
 	int attach = 0, retreat = 0;
@@ -190,4 +191,12 @@ void xr_upgrade_step(struct xr_flow *f, int fd)
 	}
 	if (retreat)
 		xr_flow_give_back(f, fd, (enum xr_reason)retreat);
+}
+
+void xr_upgrade_step(struct xr_flow *f, int fd)
+{
+	/* a handler that left a step by longjmp would leave the handshake, and the locks, in the middle of it */
+	xr_defer_begin();
+	up_step(f, fd);
+	xr_defer_end();
 }

@@ -94,3 +94,13 @@ def test_stopped(env, how):
         os.kill(s.pid, signal.SIGCONT)
         time.sleep(0.02)
     over(s, c)
+
+
+def test_left_by_longjmp(env):
+    """A handler leaves send(2) in the middle, five hundred times: the connection goes on."""
+    s = env.start("server", [harness.prog("xrsmall"), "server", "jump"])
+    c = env.start("client", [harness.prog("xrsmall"), "client", s.line(), "jump"])
+    assert json.loads(c.line(30)) == {"jumped": 500, "error": "0"}
+    got = json.loads(s.line(30))
+    assert got["error"] == "0" and got["read"] > 0, got
+    assert (c.wait(), s.wait()) == (0, 0)

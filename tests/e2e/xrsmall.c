@@ -3,26 +3,41 @@
  * xrsmall: one end of a stream of pieces of 64 bytes, one send each, as fast as it can; the other end reads and
  * checks every byte.
  *
- *	xrsmall server [duplex]		prints its port, then what it has read
- *	xrsmall client PORT [duplex]	sends until its standard input ends, or has a line
+ *	xrsmall server [duplex|jump]	prints its port, then what it has read
+ *	xrsmall client PORT [duplex|jump]	sends until its standard input ends, or has a line
  *
- * duplex: both ends do both, in two threads.
+ * duplex: both ends do both, in two threads. jump: both ends are told; a handler of the client leaves its sends by
+ * siglongjmp, a thousand times a second, after which nobody knows how much of the piece was sent: all bytes are alike.
  */
 #include <errno.h>
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #define PIECE	64u
 #define WORDS	(PIECE / 8)
 
-static int fd, client;
+static int fd, client, jumps;
+static sigjmp_buf before_send;
+static sig_atomic_t may_jump;
+
+static void on_alarm(int sig)
+{
+	(void)sig;
+	if (may_jump) {
+		may_jump = 0;
+		siglongjmp(before_send, 1);
+	}
+}
 
 static void report(const char *what, uint64_t bytes, int err)
 {
@@ -32,6 +47,8 @@ static void report(const char *what, uint64_t bytes, int err)
 
 static uint64_t word(uint64_t i, int from_client)
 {
+	if (jumps)
+		return 0x7878787878787878ull;
 	return (i + (uint64_t)from_client) * 0x9e3779b97f4a7c15ull;
 }
 
@@ -68,6 +85,38 @@ static int told(void)
 	return poll(&p, 1, 0) > 0;
 }
 
+static int jumping_writer(void)
+{
+	struct itimerval often = { { 0, 1000 }, { 0, 1000 } };
+	struct sigaction sa = { .sa_handler = on_alarm };
+	uint64_t piece[WORDS];
+	/* not a local of this frame in a register: it counts across the jumps */
+	static uint64_t jumped;
+	int k;
+
+	for (k = 0; k < (int)WORDS; k++)
+		piece[k] = word((uint64_t)k, client);
+	sigaction(SIGALRM, &sa, NULL);
+	setitimer(ITIMER_REAL, &often, NULL);
+	if (sigsetjmp(before_send, 1))
+		jumped++;
+	while (jumped < 500) {
+		ssize_t r;
+
+		may_jump = 1;
+		r = send(fd, piece, PIECE, MSG_NOSIGNAL);
+		may_jump = 0;
+		if (r != PIECE) {
+			report("jumped", jumped, r < 0 ? errno : EIO);
+			return 1;
+		}
+	}
+	setitimer(ITIMER_REAL, &(struct itimerval){ 0 }, NULL);
+	shutdown(fd, SHUT_WR);
+	report("jumped", jumped, 0);
+	return 0;
+}
+
 static void writer(void)
 {
 	uint64_t piece[WORDS], i = 0, sent = 0;
@@ -101,6 +150,7 @@ int main(int argc, char **argv)
 	pthread_t t;
 
 	client = argc > 2 && !strcmp(argv[1], "client");
+	jumps = argc > 1 && !strcmp(argv[argc - 1], "jump");
 	if (client) {
 		a.sin_port = htons((uint16_t)atoi(argv[2]));
 		fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -119,6 +169,8 @@ int main(int argc, char **argv)
 			return 2;
 		writer();
 		pthread_join(t, NULL);
+	} else if (client && jumps) {
+		return jumping_writer();
 	} else if (client) {
 		writer();
 	} else {
