@@ -19,7 +19,7 @@ static _Atomic uint32_t up_lock;
 static uint32_t up_room = XR_UP_MAX;	/* of them may be used: fewer where descriptors are scarce; under up_lock */
 
 #define UP_LOOKS	24u		/* of a host that nobody calls, where xrdma peers were met ... */
-#define UP_LOOKS_ALONE	3u		/* ... and where none was: a peer that has not read yet may be one */
+#define UP_LOOKS_ALONE	2u		/* ... and where none was: a peer that has not read yet may be one */
 #define UP_NEVER_TURNS	UINT32_MAX
 #define UP_NEVER_BYTES	UINT64_MAX
 
@@ -248,7 +248,8 @@ void xr_up_fail(struct xr_upgrade *u, enum xr_reason why)
 #define UP_BUSY_IOS	4096u		/* a busy flow has paid enough for it by then, */
 #define UP_BUSY_NS	100000000ull	/* unless that were a few milliseconds, which a peer may sleep */
 #define UP_LISTEN_NS	50000000ull	/* an uncalled name keeps its place for so long if others want it */
-#define UP_LISTEN_TURNS	1024u		/* and a program that took so many turns would have called */
+#define UP_LISTEN_TURNS	1024u		/* and a program that took so many turns would have called, ... */
+#define UP_LISTEN_ALONE	512u		/* ... where none was met that others keep from it: UP_CALLS_LATE */
 #define UP_LISTEN_BYTES	(16ull << 20)	/* likewise one that has read so much: more than sockets hold */
 #define UP_OFFER_NS	2000000ull	/* an offer that nobody takes for so long, and so many turns, goes by name */
 #define UP_OFFER_TURNS	8u
@@ -260,7 +261,7 @@ static int up_listened(const struct xr_upgrade *u)
 {
 	const struct xr_flow *f = u->f;
 
-	return (xr_load_relaxed(&f->turns) - u->turns >= UP_LISTEN_TURNS ||
+	return (xr_load_relaxed(&f->turns) - u->turns >= (xr_links_any() ? UP_LISTEN_TURNS : UP_LISTEN_ALONE) ||
 		xr_load_relaxed(&f->tcp_tx) + xr_load_relaxed(&f->tcp_rx) - u->bytes >= UP_LISTEN_BYTES) &&
 	       xr_now_ns() - u->begun > UP_LISTEN_NS;
 }

@@ -214,8 +214,12 @@ static void up_begin_call(struct xr_upgrade *u, int fd)
 	if (f->up_tries < UINT8_MAX)
 		f->up_tries++;
 	if (!any && !dir && f->up_tries >= UP_CALLS && f->up_tries < UP_CALLS + UP_CALLS_LATE) {
-		/* it listens for some hundred turns; on a busy machine it may have begun late */
+		/*
+		 * It listens for some hundred turns; on a busy machine it may have begun late.  No clock to look at
+		 * with each call until then.
+		 */
 		n = f->up_tries - UP_CALLS;
+		f->up_after = 0;
 		xr_up_found_nobody(f);
 		xr_up_later(f, 32u << n, 1048576ull << n);
 		return;
