@@ -32,10 +32,8 @@ def inline(end):
 UNREAD = pytest.mark.parametrize("before", [0, 100, 30000])
 
 
-@UNREAD
-def test_out_of_line(live, before):
-    """A read ends at the mark, the byte is got apart, and what follows is as it was sent."""
-    c, s = live.c, live.s
+def read_to_the_mark(c, s, before):
+    """So many bytes, an urgent one and fifty more are sent; a read ends at the mark, whatever it asks for."""
     if before:
         c.sendall(before)
     urgent(c)
@@ -46,6 +44,13 @@ def test_out_of_line(live, before):
         assert 0 < s.recv(before + 100, PEEK).ret <= before
         assert s.recv(before + 100, WAITALL if before > 100 else 0).ret == before
     assert at_mark(s) == 1
+
+
+@UNREAD
+def test_out_of_line(live, before):
+    """A read ends at the mark, the byte is got apart, and what follows is as it was sent."""
+    c, s = live.c, live.s
+    read_to_the_mark(c, s, before)
     r = s.sh("recv", s.fd, 1, OOB | DONTWAIT, s.rx_key, s.rx)
     assert r.ret == 1 and r.words == ["ok"], r
     s.rx += 1
@@ -61,16 +66,7 @@ def test_in_line(live, before):
     """The byte is in its place, and a read ends before it."""
     c, s = live.c, live.s
     inline(s)
-    if before:
-        c.sendall(before)
-    urgent(c)
-    c.sendall(50)
-    harness.until(lambda: s.poll(EV_PRI) == EV_PRI, 3, "an urgent byte")
-    assert at_mark(s) == (0 if before else 1)
-    if before:
-        assert 0 < s.recv(before + 100, PEEK).ret <= before
-        assert s.recv(before + 100, WAITALL if before > 100 else 0).ret == before
-    assert at_mark(s) == 1
+    read_to_the_mark(c, s, before)
     assert s.recv(51, WAITALL).ret == 51
     live.turns(5, 100)
 
