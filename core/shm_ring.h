@@ -154,7 +154,8 @@ struct xr_shm_dir {
 	_Atomic uint64_t box[XR_BOX_WORDS];
 } __attribute__((aligned(XR_PAIRLINE)));
 
-#define XR_DIR_ENDED	1u	/* END is in the ring: the peer may show RDHUP before it reads so far */
+/* END is in the ring, or nothing will follow what is in it: the peer may show RDHUP before it reads so far */
+#define XR_DIR_ENDED	1u
 #define XR_DIR_CLOSED	2u	/* the program closed its end, nothing will be read there */
 #define XR_DIR_GONE	4u	/* this end touches the peer's direction no more */
 /* after GONE, while the blocks are not given away: how both ends agree to come back */

@@ -34,6 +34,19 @@ static int close_publish_end(struct xr_flow *f, int closed, uint32_t *waiter)
 }
 
 /*
+ * The ring is frozen, and the socket does not take all that is to be sent again; the program may never call again
+ * for this descriptor.  Who reads the ring to its end has all there is.  tx_lock held; returns whom to tell.
+ */
+static uint32_t close_tell_end(struct xr_flow *f)
+{
+	if (f->far || f->tx_state != XR_TX_REPLAY)
+		return 0;
+	/* all that was published is before it; pairs with xr_rx_late_ends */
+	xr_fetch_or(&f->tx.dir->state, XR_DIR_ENDED);
+	return XR_ARM_WAITER(xr_load_relaxed(&f->tx.dir->arm));
+}
+
+/*
  * By a child, which has taken the flow back to TCP: what is left on the fabric, unread or owed,
  * comes before the end all the same.  The peer's memory need not be mapped here.
  */
@@ -99,6 +112,7 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 				/* frozen: the replay ends with the real FIN */
 				xr_flow_tx_start_replay(f, XR_REASON_RETREAT_REQUESTED);
 				xr_flow_tx_push_replay(f, fd);
+				waiter = close_tell_end(f);
 				r = 0;
 			}
 		} else if (f->tx_state == XR_TX_REPLAY) {
@@ -106,6 +120,7 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 			if (f->far)
 				xr_store_relaxed(&f->far->tx_lazy, 0);
 			xr_flow_tx_push_replay(f, fd);
+			waiter = close_tell_end(f);
 		} else if (f->tx_state == XR_TX_TCP) {
 			f->tx_shut = 1;
 			f->tx_kfin = 1;

@@ -109,8 +109,8 @@ static ssize_t rx_skipped(struct xr_flow *f, int fd, struct rx_dst *d, size_t le
 	/* the end of a peer that died while it replayed: all it had sent was read */
 	if (r == -ENODATA)
 		return flags & RX_LATER ? 0 : -xr_flow_take_error(f);
-	/* nobody waits for what is to come behind the own end */
-	return r == -EAGAIN && f->far && f->rx_shut ? 0 : r;
+	/* nobody waits for what is to come behind the own end, or the peer's */
+	return r == -EAGAIN && ((f->far && f->rx_shut) || xr_rx_late_ends(f)) ? 0 : r;
 }
 
 /* The ring is empty, END was not seen, and the kernel says that the peer is gone. */

@@ -45,6 +45,8 @@ static inline int xr_flow_lowat_split(const struct xr_flow *f)
 int xr_rx_is_marked(int fd);
 /* What is read next is on the socket, at the urgent mark: a read that has something ends there.  rx_lock held. */
 int xr_rx_at_mark(struct xr_flow *f, int fd);
+/* 1: what is late is all that is still to come, and so is nothing to wait for. */
+int xr_rx_late_ends(struct xr_flow *f);
 /* Nothing comes any more behind what can be read now. */
 int xr_rx_ended(struct xr_flow *f);
 

@@ -231,6 +231,15 @@ static int rx_has_end(struct xr_flow *f)
 	return 0;
 }
 
+int xr_rx_late_ends(struct xr_flow *f)
+{
+	/* the block may be another flow's by now: then all is in the socket */
+	return !f->far && f->rx_state == XR_RX_SKIP && f->rx.replayed && (xr_flow_peer_state(f) & XR_DIR_ENDED) &&
+	       xr_load_relaxed(&f->rx.dir->gen) == f->peer_dir_gen &&
+	       /* after that look: its sender may have gone on for a moment in a ring that was frozen here */
+	       xr_shm_rx_is_frozen(&f->rx);
+}
+
 /* Nothing comes any more behind what can be read now. */
 int xr_rx_ended(struct xr_flow *f)
 {
@@ -268,7 +277,7 @@ uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd)
 		r = xr_flow_rx_skip(f, fd);
 		if (r == -EAGAIN)
 			return xr_ksock_poll(fd, POLLRDHUP) |
-			       (f->far && f->rx_shut ? POLLIN | POLLRDHUP : 0);
+			       ((f->far && f->rx_shut) || xr_rx_late_ends(f) ? POLLIN | POLLRDHUP : 0);
 		if (r < 0 && r != -ENODATA) {
 			/* taken on the way: it shows, and the next call tells of it */
 			xr_store_release(&f->err, (uint32_t)-r);

@@ -10,6 +10,7 @@ import shell
 
 pytestmark = pytest.mark.timeout(30)
 
+SO_TIMESTAMP = 29
 SHUT_RD, SHUT_WR, SHUT_RDWR = socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR
 ALL = EV_IN | EV_OUT | EV_RDHUP
 
@@ -359,3 +360,42 @@ def test_what_was_closed_goes_while_another_connection_is_used(live, how):
         return [f["state"] for f in live.env.flows(me.pid)] == ["ESTAB"] and len(harness.fds(me.pid)) < before + 12
     harness.until(used, 5, lambda: "only the connection that is used: %s, %d descriptors more" % (
         live.env.flows(me.pid), len(harness.fds(me.pid)) - before), 0.1)
+
+
+@pytest.mark.fabric
+@pytest.mark.modes("plain", "both")
+@pytest.mark.parametrize("how", ["recv", "asleep", "poll", "epoll_wait", "edge"])
+def test_the_end_of_a_sender_that_is_elsewhere(live, how):
+    """
+    What goes back to TCP does not fit into the socket, the program shuts the connection down and does not come back to
+    it. Who has read all there is hears of the end; of plain TCP the kernel takes care.
+    """
+    c, s = live.c, live.s
+    sent = c.fill()
+    ep, events = s.sh.ok("epoll_create", 0), EV_IN | EV_RDHUP | (shell.EV_ET if how == "edge" else 0)
+    assert s.sh("epoll_ctl", ep, 1, s.fd, events, 7).ret == 0
+    c.sh.ok("setsockopt", c.fd, socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+    # not modelled: this connection is one of TCP from here on
+    c.sh.ok("setsockopt", c.fd, socket.SOL_SOCKET, SO_TIMESTAMP, 1)
+    got = s.drain_bg() if how == "asleep" else None
+    left = 0 if got else sent
+    while left:
+        r = s.recv(min(1 << 19, left), WAITALL)
+        assert r.ret > 0, r
+        left -= r.ret
+    if how == "poll":
+        got = s.sh.bg("poll", -1, s.fd, EV_IN | EV_RDHUP)
+    elif how in ("epoll_wait", "edge"):
+        s.sh.ok("epoll_wait", ep, 8, 0)
+        got = s.sh.bg("epoll_wait", ep, 8, -1)
+    if got:
+        s.sh.asleep()
+    assert c.shutdown(SHUT_WR).ret == 0
+    if how == "asleep":
+        assert s.drained(got) == (sent, None)
+    elif got:
+        assert got.result(5).ret == 1
+        assert s.poll(EV_IN | EV_RDHUP) == EV_IN | EV_RDHUP
+    assert s.drain() == (0, None)
+    s.sendall(1000)
+    assert c.recv(1000, WAITALL).ret == 1000
