@@ -131,7 +131,8 @@ static inline void tx_clock(struct xr_flow *f)
 		tx_stream.tick = tick;
 	}
 	f->tx.stamp = xr_cycles();
-	if (f->tx.stamp - then > TX_STREAM_CYCLES)
+	/* signed: the cycle counter of another core, which the last send may have read, may be a little ahead */
+	if ((int64_t)(f->tx.stamp - then) > (int64_t)TX_STREAM_CYCLES)
 		tx_stream.sends = 0;
 	else if (tx_stream.sends < TX_STREAM_SENDS)
 		tx_stream.sends++;
