@@ -39,7 +39,7 @@ static void dev_close_fds(struct shm_dev *d)
 			close(fd[i]);
 }
 
-static int shm_open(const char *what, struct xr_dev **dev)
+static int shm_dev_open(const char *what, struct xr_dev **dev)
 {
 	struct shm_dev *d;
 	int r;
@@ -51,7 +51,7 @@ static int shm_open(const char *what, struct xr_dev **dev)
 		return -ENOMEM;
 	d->cq_epoll = d->cq_event = d->cq_timer = d->cm_epoll = d->cm_event = d->cm_timer = -1;
 	d->key_free = SHM_KEY_NONE;
-	d->ev_tail = &d->ev_head;
+	xr_cm_queue_init(&d->events);
 	d->dev.ops = &xr_fabric_shm;
 	r = dev_fds(&d->cq_epoll, &d->cq_event, &d->cq_timer);
 	if (!r)
@@ -66,7 +66,7 @@ static int shm_open(const char *what, struct xr_dev **dev)
 	return 0;
 }
 
-static int shm_close(struct xr_dev *dev)
+static int shm_dev_close(struct xr_dev *dev)
 {
 	struct shm_dev *d = shm_dev(dev);
 	struct shm_peer *p;
@@ -78,12 +78,7 @@ static int shm_close(struct xr_dev *dev)
 	for (p = d->peers; p; p = p->next)
 		shm_peer_die(p, -ECONNABORTED);
 	shm_peer_reap(d);
-	while (d->ev_head) {
-		struct shm_event *e = d->ev_head;
-
-		d->ev_head = e->next;
-		free(e);
-	}
+	xr_cm_queue_drop(&d->events, NULL);
 	dev_close_fds(d);
 	shm_fault_end(d);
 	free(d->keys);
@@ -413,9 +408,9 @@ static int shm_address(const char *text, struct xr_addr *addr)
 
 const struct xr_fabric_ops xr_fabric_shm = {
 	.name = "shm",
-	.open = shm_open,
+	.open = shm_dev_open,
 	.address = shm_address,
-	.close = shm_close,
+	.close = shm_dev_close,
 	.query = shm_query,
 	.pd_alloc = shm_pd_alloc,
 	.pd_free = shm_pd_free,

@@ -20,7 +20,7 @@
 #define XR_FABRIC_SHM_H
 
 #include <sys/uio.h>
-#include "fabric.h"
+#include "fabric_impl.h"
 #include "mem.h"
 #include "shm_link.h"
 #include "shm_msg.h"
@@ -256,11 +256,6 @@ struct shm_peer {
 	uint32_t nlate;
 };
 
-struct shm_event {
-	struct shm_event *next;
-	struct xr_cm_event ev;
-};
-
 struct shm_dev {
 	struct xr_dev dev;
 	uint32_t npd, nmr;
@@ -276,7 +271,7 @@ struct shm_dev {
 	struct shm_peer *peers;
 	uint32_t strangers;
 	struct shm_id *ids;
-	struct shm_event *ev_head, **ev_tail;
+	struct xr_cm_queue events;
 	int cq_epoll, cq_event, cq_timer;
 	int cm_epoll, cm_event, cm_timer;
 	uint64_t cm_deadline;
@@ -405,7 +400,6 @@ int shm_cm_get_event(struct xr_dev *dev, struct xr_cm_event *ev);
 int shm_cm_fd(struct xr_dev *dev);
 int shm_cm_event(struct shm_id *id, enum xr_cm_type type, int status, const void *data, uint32_t len);
 /* Forgets events of one id, or of all. */
-void shm_cm_event_drop(struct shm_id *id);
 /* The accepting side knows that the other end is there: by RTU, or by its first message. */
 void shm_cm_established(struct shm_qp *q);
 /* The QP of this id went to ERR. */

@@ -25,62 +25,21 @@ static struct shm_id *shm_id(struct xr_cm_id *id)
 int shm_cm_event(struct shm_id *id, enum xr_cm_type type, int status, const void *data, uint32_t len)
 {
 	struct shm_dev *d = shm_dev(id->id.dev);
-	struct shm_event *e = calloc(1, sizeof(*e));
-	static const uint64_t one = 1;
+	struct xr_cm_event *ev = xr_cm_queue_add(&d->events, d->cm_event, type, &id->id, status, data, len);
 
-	if (!e) {
-		xr_error("an event of a connection was lost: no memory");
+	if (!ev)
 		return -ENOMEM;
-	}
-	e->ev.type = type;
-	e->ev.id = &id->id;
-	e->ev.listener = id->listener ? &id->listener->id : NULL;
-	e->ev.status = status;
-	e->ev.len = len;
-	if (len)
-		memcpy(e->ev.data, data, len);
-	*d->ev_tail = e;
-	d->ev_tail = &e->next;
-	if (write(d->cm_event, &one, sizeof(one)) < 0)
-		return 0;	/* full: it is readable already */
+	ev->listener = id->listener ? &id->listener->id : NULL;
 	return 0;
-}
-
-void shm_cm_event_drop(struct shm_id *id)
-{
-	struct shm_dev *d = shm_dev(id->id.dev);
-	struct shm_event **pp = &d->ev_head;
-
-	while (*pp) {
-		struct shm_event *e = *pp;
-
-		if (e->ev.id != &id->id) {
-			pp = &e->next;
-			continue;
-		}
-		*pp = e->next;
-		free(e);
-	}
-	d->ev_tail = pp;
 }
 
 int shm_cm_get_event(struct xr_dev *dev, struct xr_cm_event *ev)
 {
 	struct shm_dev *d = shm_dev(dev);
-	struct shm_event *e = d->ev_head;
 
-	if (!e) {
+	if (!d->events.head)
 		shm_peer_progress(d);
-		e = d->ev_head;
-		if (!e)
-			return 0;
-	}
-	*ev = e->ev;
-	d->ev_head = e->next;
-	if (!d->ev_head)
-		d->ev_tail = &d->ev_head;
-	free(e);
-	return 1;
+	return xr_cm_queue_take(&d->events, ev);
 }
 
 int shm_cm_fd(struct xr_dev *dev)
@@ -108,7 +67,7 @@ static void id_free(struct shm_id *id)
 {
 	struct shm_id **pp = &shm_dev(id->id.dev)->ids;
 
-	shm_cm_event_drop(id);
+	xr_cm_queue_drop(&shm_dev(id->id.dev)->events, &id->id);
 	while (*pp != id)
 		pp = &(*pp)->next;
 	*pp = id->next;
@@ -390,16 +349,12 @@ static void cm_listener_close(struct shm_id *l)
 
 	close(l->sock);
 	for (id = shm_dev(l->id.dev)->ids; id; id = next) {
-		struct shm_event *e;
-
 		next = id->next;
 		if (id->listener != l)
 			continue;
 		id->listener = NULL;
 		/* a request that the program has not seen yet will not be answered by it */
-		for (e = shm_dev(l->id.dev)->ev_head; e && e->ev.id != &id->id; e = e->next)
-			;
-		if (e)
+		if (xr_cm_queue_has(&shm_dev(l->id.dev)->events, &id->id))
 			shm_cm_reject(&id->id, NULL, 0);
 	}
 }

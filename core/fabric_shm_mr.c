@@ -143,20 +143,14 @@ int shm_mr_reg(struct xr_pd *pd, void *addr, size_t len, uint32_t access, struct
 
 int shm_mr_alloc(struct xr_pd *pd, size_t len, uint32_t access, struct xr_mr **mr)
 {
-	void *p;
-	int fd, r;
+	void *p = NULL;
+	int r;
 
 	if (!len || (access & ~KEY_ACCESS))
 		return -EINVAL;
-	len = XR_ALIGN(len, (size_t)4096);
-	fd = memfd_create("xrdma-pool", MFD_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	r = ftruncate(fd, (off_t)len) ? -errno : 0;
-	p = r ? MAP_FAILED : mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-	close(fd);
-	if (p == MAP_FAILED)
-		return r ? r : -ENOMEM;
+	r = xr_mr_memory(&len, MAP_NORESERVE, &p);
+	if (r)
+		return r;
 	r = mr_new(pd, p, len, access, 1, mr);
 	if (r)
 		munmap(p, len);

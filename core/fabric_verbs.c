@@ -60,7 +60,7 @@ static int verbs_open(const char *what, struct xr_dev **dev)
 	if (!d)
 		return -ENOMEM;
 	d->cq_epoll = d->cq_event = d->cm_epoll = d->cm_event = d->cm_timer = -1;
-	d->ev_tail = &d->ev_head;
+	xr_cm_queue_init(&d->events);
 	d->dev.ops = &verbs_ops;
 	r = v_dev_open(d, what && *what ? what : NULL);
 	if (r) {
@@ -87,12 +87,7 @@ static int verbs_close(struct xr_dev *dev)
 		return -EBUSY;
 	while (d->ids)
 		v_cm_destroy(&d->ids->id);
-	while (d->ev_head) {
-		struct v_event *e = d->ev_head;
-
-		d->ev_head = e->next;
-		free(e);
-	}
+	xr_cm_queue_drop(&d->events, NULL);
 	if (d->count.lost | d->count.twice | d->count.hollow | d->count.strangers)
 		xr_warn("device %s: %llu completions were lost, %llu came twice, %llu told of READs that had failed, "
 			"%llu connections were not for us", d->name, (unsigned long long)d->count.lost,

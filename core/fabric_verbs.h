@@ -29,7 +29,7 @@
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
-#include "fabric.h"
+#include "fabric_impl.h"
 #include "mem.h"
 
 #define V_MAX_SGE	4u
@@ -166,11 +166,6 @@ struct v_id {
 	uint8_t data[56];
 };
 
-struct v_event {
-	struct v_event *next;
-	struct xr_cm_event ev;
-};
-
 /* What happened to a device that should not; in the log when it closes. */
 struct v_count {
 	uint64_t lost;		/* completions that the hardware never gave */
@@ -206,7 +201,7 @@ struct v_dev {
 	uint16_t *lives;
 	uint32_t nqps, qp_room;
 	struct v_id *ids;
-	struct v_event *ev_head, **ev_tail;
+	struct xr_cm_queue events;
 	int cq_epoll, cq_event;
 	uint8_t rung;			/* cq_event was written to */
 	int cm_epoll, cm_event, cm_timer;
@@ -396,8 +391,6 @@ void v_cm_die(struct v_dev *d);
 /* --- fabric_verbs_event.c --- */
 
 void v_event(struct v_dev *d, struct v_id *id, enum xr_cm_type type, int status, const void *data, uint32_t len);
-void v_event_drop(struct v_id *id);
-int v_event_pending(const struct v_id *id);
 /* Takes what the manager reports, lets time pass. */
 void v_cm_progress(struct v_dev *d);
 void v_cm_timer(struct v_dev *d, uint64_t deadline);

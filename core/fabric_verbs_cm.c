@@ -38,7 +38,7 @@ void v_id_free(struct v_id *id)
 	struct v_id **pp = &v_dev(id->id.dev)->ids;
 
 	id_pending_done(id);
-	v_event_drop(id);
+	xr_cm_queue_drop(&v_dev(id->id.dev)->events, &id->id);
 	if (id->cm)
 		rdma_destroy_id(id->cm);
 	while (*pp != id)
@@ -285,7 +285,7 @@ static void cm_listener_close(struct v_id *l)
 			continue;
 		id->listener = NULL;
 		/* a request that the program has not seen yet will not be answered by it */
-		if (v_event_pending(id))
+		if (xr_cm_queue_has(&v_dev(id->id.dev)->events, &id->id))
 			v_cm_reject(&id->id, NULL, 0);
 	}
 }

@@ -17,28 +17,14 @@
 
 /* --- events for the user ---------------------------------------------------------------------- */
 
-static struct v_event *event_new(struct v_dev *d, struct v_id *id, enum xr_cm_type type, int status,
-				 const void *data, uint32_t len)
+static struct xr_cm_event *event_new(struct v_dev *d, struct v_id *id, enum xr_cm_type type, int status,
+				     const void *data, uint32_t len)
 {
-	struct v_event *e = calloc(1, sizeof(*e));
-	static const uint64_t one = 1;
+	struct xr_cm_event *ev = xr_cm_queue_add(&d->events, d->cm_event, type, id ? &id->id : NULL, status, data, len);
 
-	if (!e) {
-		xr_error("an event of a connection was lost: no memory");
-		return NULL;
-	}
-	e->ev.type = type;
-	e->ev.id = id ? &id->id : NULL;
-	e->ev.listener = id && id->listener ? &id->listener->id : NULL;
-	e->ev.status = status;
-	e->ev.len = len;
-	if (len)
-		memcpy(e->ev.data, data, len);
-	*d->ev_tail = e;
-	d->ev_tail = &e->next;
-	if (write(d->cm_event, &one, sizeof(one)) < 0)
-		return e;	/* full: it is readable already */
-	return e;
+	if (ev)
+		ev->listener = id && id->listener ? &id->listener->id : NULL;
+	return ev;
 }
 
 void v_event(struct v_dev *d, struct v_id *id, enum xr_cm_type type, int status, const void *data, uint32_t len)
@@ -46,50 +32,13 @@ void v_event(struct v_dev *d, struct v_id *id, enum xr_cm_type type, int status,
 	event_new(d, id, type, status, data, len);
 }
 
-void v_event_drop(struct v_id *id)
-{
-	struct v_dev *d = v_dev(id->id.dev);
-	struct v_event **pp = &d->ev_head;
-
-	while (*pp) {
-		struct v_event *e = *pp;
-
-		if (e->ev.id != &id->id) {
-			pp = &e->next;
-			continue;
-		}
-		*pp = e->next;
-		free(e);
-	}
-	d->ev_tail = pp;
-}
-
-int v_event_pending(const struct v_id *id)
-{
-	const struct v_event *e = v_dev(id->id.dev)->ev_head;
-
-	while (e && e->ev.id != &id->id)
-		e = e->next;
-	return e != NULL;
-}
-
 int v_cm_get_event(struct xr_dev *dev, struct xr_cm_event *ev)
 {
 	struct v_dev *d = v_dev(dev);
-	struct v_event *e = d->ev_head;
 
-	if (!e) {
+	if (!d->events.head)
 		v_cm_progress(d);
-		e = d->ev_head;
-		if (!e)
-			return 0;
-	}
-	*ev = e->ev;
-	d->ev_head = e->next;
-	if (!d->ev_head)
-		d->ev_tail = &d->ev_head;
-	free(e);
-	return 1;
+	return xr_cm_queue_take(&d->events, ev);
 }
 
 int v_cm_fd(struct xr_dev *dev)
@@ -224,7 +173,7 @@ static void refuse(struct rdma_cm_id *cm, enum v_wire_code code)
 
 static void ev_request(struct v_dev *d, struct v_id *l, struct rdma_cm_id *cm, const struct rdma_conn_param *p)
 {
-	struct v_event *e;
+	struct xr_cm_event *ev;
 	struct v_wire w;
 	struct v_id *id;
 
@@ -257,14 +206,14 @@ static void ev_request(struct v_dev *d, struct v_id *l, struct rdma_cm_id *cm, c
 	if (!p->initiator_depth)
 		id->reads_out = 0;
 	v_addr(rdma_get_peer_addr(cm), &id->addr);
-	e = event_new(d, id, XR_CM_CONNECT_REQUEST, 0, w.data, w.len);
-	if (!e) {
+	ev = event_new(d, id, XR_CM_CONNECT_REQUEST, 0, w.data, w.len);
+	if (!ev) {
 		id->cm = NULL;
 		v_id_free(id);
 		refuse(cm, V_WIRE_MEMORY);
 		return;
 	}
-	e->ev.peer = id->addr;
+	ev->peer = id->addr;
 }
 
 /* --- all of them ---------------------------------------------------------------------------------- */

@@ -139,21 +139,14 @@ int v_mr_reg(struct xr_pd *pd, void *addr, size_t len, uint32_t access, struct x
 
 int v_mr_alloc(struct xr_pd *pd, size_t len, uint32_t access, struct xr_mr **mr)
 {
-	void *p;
-	int fd, r;
+	void *p = NULL;
+	int r;
 
 	if (!len || (access & ~MR_ACCESS))
 		return -EINVAL;
-	len = XR_ALIGN(len, (size_t)4096);
-	/* shared: a child that is forked sees it, and no page of it is ever copied away from the device */
-	fd = memfd_create("xrdma-pool", MFD_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	r = ftruncate(fd, (off_t)len) ? -errno : 0;
-	p = r ? MAP_FAILED : mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	close(fd);
-	if (p == MAP_FAILED)
-		return r ? r : -ENOMEM;
+	r = xr_mr_memory(&len, 0, &p);
+	if (r)
+		return r;
 	r = mr_new(pd, p, len, access, 1, mr);
 	if (r)
 		munmap(p, len);
