@@ -221,7 +221,8 @@ static int ctl_keeps_tcp(struct xr_epoll *ep, struct xr_flow *f, const struct ep
 
 /*
  * An epoll file inside another one, or in a poll set: its readiness must show in the
- * kernel from now on, whenever no thread is in its epoll_wait.
+ * kernel from now on, whenever no thread is in its epoll_wait.  What shows there by now may be
+ * old: a bell for what was read since.
  */
 int xr_epoll_watch(int epfd)
 {
@@ -234,7 +235,11 @@ int xr_epoll_watch(int epfd)
 	busy = xr_load_relaxed(&ep->attached) != 0;
 	/* like a thread in epoll_wait: the file stays while the lock is dropped */
 	ep->inside++;
-	if (busy && !ep->rested && !xr_load_relaxed(&ep->awake))
+	if (busy && xr_now_ns() - ep->patrolled >= XR_WAIT_PEER - XR_WAIT_SLICE) {
+		ep->patrolled = xr_now_ns();
+		xr_ep_patrol(ep);
+	}
+	if (busy && !xr_load_relaxed(&ep->awake) && (!ep->rested || xr_ksock_poll(ep->inner, POLLIN)))
 		xr_ep_handover(ep);
 	ep->inside--;
 	xr_ep_put(ep);

@@ -15,6 +15,7 @@
 #include "flow.h"
 #include "mem.h"
 #include "pollset.h"
+#include "process.h"
 #include "ready.h"
 #include "user.h"
 #include "waiter.h"
@@ -50,6 +51,7 @@ struct poll_run {
 	struct poll_link *link;
 	uint32_t nlinks, w;
 	uint32_t nfabric, nkernel, ncount;
+	uint32_t nsets;		/* epoll files */
 	uint64_t looked;	/* cycle count of the last look at the kernel */
 	struct xr_signal_mark mark;
 	void *scratch;
@@ -126,6 +128,7 @@ static void poll_sort(struct poll_run *p)
 	p->nfabric = 0;
 	p->nkernel = 0;
 	p->ncount = 0;
+	p->nsets = 0;
 	for (i = 0; i < a->n; i++) {
 		struct xr_flow *f = xr_fd_flow(a->fds[i].fd);
 		uint32_t path = f ? xr_load_acquire(&f->path) : 0;
@@ -146,6 +149,11 @@ static void poll_sort(struct poll_run *p)
 		p->nkernel++;
 		if (!t->muted)
 			p->k[i].fd = a->fds[i].fd;
+		/* what its flows have shows in the kernel from here on, and nothing that they had */
+		if (!f && xr_unlikely(xr_fd_epoll(a->fds[i].fd) != NULL) && !xr_vfork_depth) {
+			xr_epoll_watch(a->fds[i].fd);
+			p->nsets++;
+		}
 	}
 }
 
@@ -385,7 +393,7 @@ static int poll_sleep(struct poll_run *p)
 	p->w = xr_waiter_enter();
 	if (poll_prepare(p))
 		goto undo;
-	if (!p->slice && p->nfabric)
+	if (!p->slice && (p->nfabric || p->nsets))
 		p->slice = XR_WAIT_PEER;
 	if (p->slice)
 		slice = xr_now_ns() + p->slice;
@@ -434,7 +442,7 @@ static int poll_counted(struct poll_run *p, int *ret)
 	nfds_t i;
 
 	poll_sort(p);
-	if (p->nfabric)
+	if (p->nfabric || p->nsets)
 		return 0;
 	p->slice = 0;
 	p->w = 0;

@@ -423,14 +423,6 @@ def test_nested(live, ep):
     assert live.server("poll", 0, ep.fd, EV_IN).ints == [0]
 
 
-def test_poll_on_epfd_sleeps_and_wakes(live, ep):
-    ep.add(live.s.fd, EV_IN, 1)
-    w = live.server.bg("poll", -1, ep.fd, EV_IN)
-    live.server.asleep()
-    live.c.sendall(10)
-    assert w.result(2).ints == [EV_IN]
-
-
 def test_mixed_members(live, ep):
     """A fabric flow, a plain socket pair and a listener in one set: each is reported, none starves."""
     a, b = live.server("socketpair").ints
