@@ -10,21 +10,14 @@
 
 #include "core/channel.h"
 #include "ring_rig.h"
-#include "pair_rig.h"
+
+#define SIDE_OWN				\
+	uint64_t bytes;				\
+	int echo, hang_up;
+#include "side_rig.h"
 
 #define BIG (5u << 20)
 
-struct side {
-	struct xrdma_context *ctx;
-	struct xrdma_channel *ch;
-	uint32_t opened, got, sent, closed;
-	uint64_t bytes;
-	int error;
-	int echo, hang_up;
-};
-
-static struct side a, b;	/* a listens, b connects */
-static char name[XR_ADDR_NAME];
 static uint8_t data[BIG];
 
 static void on_open(struct xrdma_channel *ch, void *arg)
@@ -83,34 +76,6 @@ static const struct xrdma_callbacks callbacks = {
 	.closed = on_closed,
 };
 
-
-static int start(void **state)
-{
-	(void)state;
-	memset(&a, 0, sizeof(a));
-	memset(&b, 0, sizeof(b));
-	return pair_start(&a.ctx, &b.ctx, rig_device(), &callbacks, &a, &b, name);
-}
-
-static int stop(void **state)
-{
-	(void)state;
-	return pair_stop(a.ctx, b.ctx);
-}
-
-static void turn(void)
-{
-	pair_turn(a.ctx, b.ctx);
-}
-
-#define wait_for(cond)	pair_wait(a.ctx, b.ctx, cond)
-
-static void connect_both(void)
-{
-	assert_int_equal(xrdma_connect(b.ctx, name, &b.ch), 0);
-	assert_int_equal(xrdma_send_msg(b.ch, &(struct xrdma_msg){ 0 }), -ENOTCONN);
-	wait_for(a.opened && b.opened);
-}
 
 static int say(struct side *s, uint64_t i, size_t len, struct xrdma_mem *mem)
 {
@@ -460,19 +425,19 @@ static void nonsense_in_messages(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(every_size_and_back, start, stop),
-		cmocka_unit_test_setup_teardown(full_windows_both_ways, start, stop),
-		cmocka_unit_test_setup_teardown(large_before_many_small_both_ways, start, stop),
-		cmocka_unit_test_setup_teardown(registered_memory, start, stop),
-		cmocka_unit_test_setup_teardown(closing_delivers_what_was_sent, start, stop),
-		cmocka_unit_test_setup_teardown(both_close, start, stop),
-		cmocka_unit_test_setup_teardown(closing_in_a_callback, start, stop),
-		cmocka_unit_test_setup_teardown(the_peer_vanishes, start, stop),
-		cmocka_unit_test_setup_teardown(nobody_listens, start, stop),
-		cmocka_unit_test_setup_teardown(limits, start, stop),
-		cmocka_unit_test_setup_teardown(events, start, stop),
-		cmocka_unit_test_setup_teardown(nonsense_in_the_greeting, start, stop),
-		cmocka_unit_test_setup_teardown(nonsense_in_messages, start, stop),
+		cmocka_unit_test_setup_teardown(every_size_and_back, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(full_windows_both_ways, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(large_before_many_small_both_ways, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(registered_memory, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(closing_delivers_what_was_sent, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(both_close, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(closing_in_a_callback, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(the_peer_vanishes, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(nobody_listens, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(limits, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(events, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(nonsense_in_the_greeting, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(nonsense_in_messages, side_start, side_stop),
 	};
 
 	return rig_run(tests);

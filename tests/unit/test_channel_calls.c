@@ -10,37 +10,22 @@
 
 #include "core/channel.h"
 #include "ring_rig.h"
-#include "pair_rig.h"
+
+#define ASKED	64u
+/* asked: requests that wait for an answer, which is given at once where `answer` is set; remote: as last told */
+#define SIDE_OWN				\
+	uint64_t last_done, last_id;		\
+	enum xrdma_kind kind;			\
+	uint8_t trace[XRDMA_TRACE_LEN];		\
+	int traced, answer;			\
+	uint64_t asked[ASKED];			\
+	uint32_t nasked;			\
+	struct xrdma_remote remote;
+#include "side_rig.h"
 
 #define BIG	(8u << 20)
-#define ASKED	64u
 
-struct side {
-	struct xrdma_context *ctx;
-	struct xrdma_channel *ch;
-	uint32_t opened, got, sent, done, closed;
-	int error;
-	uint64_t last_done, last_id;
-	enum xrdma_kind kind;
-	uint8_t trace[XRDMA_TRACE_LEN];
-	int traced;
-	int answer;			/* requests: at once */
-	uint64_t asked[ASKED];		/* requests that wait for an answer */
-	uint32_t nasked;
-	struct xrdma_remote remote;	/* a message of this length is one */
-};
-
-static struct side a, b;	/* a listens, b connects */
-static char name[XR_ADDR_NAME];
 static uint8_t data[BIG];
-
-static void on_open(struct xrdma_channel *ch, void *arg)
-{
-	struct side *s = arg;
-
-	s->opened++;
-	s->ch = ch;
-}
 
 static void on_message(struct xrdma_channel *ch, const struct xrdma_msg *m, void *arg)
 {
@@ -81,47 +66,10 @@ static void on_done(struct xrdma_channel *ch, uint64_t id, void *arg)
 	s->last_done = id;
 }
 
-static void on_closed(struct xrdma_channel *ch, int error, void *arg)
-{
-	struct side *s = arg;
-
-	(void)ch;
-	s->closed++;
-	s->error = error;
-	s->ch = NULL;
-}
-
 static const struct xrdma_callbacks callbacks = {
-	.accepted = on_open, .connected = on_open, .message = on_message, .sent = on_sent,
-	.done = on_done, .closed = on_closed,
+	.accepted = side_opened, .connected = side_opened, .message = on_message, .sent = on_sent,
+	.done = on_done, .closed = side_closed,
 };
-
-static int start(void **state)
-{
-	(void)state;
-	memset(&a, 0, sizeof(a));
-	memset(&b, 0, sizeof(b));
-	return pair_start(&a.ctx, &b.ctx, rig_device(), &callbacks, &a, &b, name);
-}
-
-static int stop(void **state)
-{
-	(void)state;
-	return pair_stop(a.ctx, b.ctx);
-}
-
-static void turn(void)
-{
-	pair_turn(a.ctx, b.ctx);
-}
-
-#define wait_for(cond)	pair_wait(a.ctx, b.ctx, cond)
-
-static void connect_both(void)
-{
-	assert_int_equal(xrdma_connect(b.ctx, name, &b.ch), 0);
-	wait_for(a.opened && b.opened);
-}
 
 /* A message of n bytes of stream `seed`. */
 static struct xrdma_msg text(uint32_t seed, size_t n)
@@ -554,18 +502,18 @@ static void every_size_with_and_without_copies(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(requests_are_answered, start, stop),
-		cmocka_unit_test_setup_teardown(answers_in_another_order, start, stop),
-		cmocka_unit_test_setup_teardown(an_answer_to_nothing, start, stop),
-		cmocka_unit_test_setup_teardown(requests_end_with_the_channel, start, stop),
-		cmocka_unit_test_setup_teardown(a_trace_id_travels, start, stop),
-		cmocka_unit_test_setup_teardown(read_and_write, start, stop),
-		cmocka_unit_test_setup_teardown(only_what_was_granted, start, stop),
-		cmocka_unit_test_setup_teardown(a_silent_peer_is_probed, start, stop),
-		cmocka_unit_test_setup_teardown(without_a_limit_nobody_is_given_up, start, stop),
-		cmocka_unit_test_setup_teardown(keepalive_while_asleep, start, stop),
-		cmocka_unit_test_setup_teardown(statistics, start, stop),
-		cmocka_unit_test_setup_teardown(every_size_with_and_without_copies, start, stop),
+		cmocka_unit_test_setup_teardown(requests_are_answered, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(answers_in_another_order, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(an_answer_to_nothing, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(requests_end_with_the_channel, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(a_trace_id_travels, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(read_and_write, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(only_what_was_granted, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(a_silent_peer_is_probed, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(without_a_limit_nobody_is_given_up, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(keepalive_while_asleep, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(statistics, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(every_size_with_and_without_copies, side_start, side_stop),
 	};
 
 	return rig_run(tests);

@@ -11,30 +11,16 @@
 #include "core/channel.h"
 #include "core/fabric_shm_fault.h"
 #include "ring_rig.h"
-#include "pair_rig.h"
+
+#define SIDE_OWN			\
+	struct xrdma_channel_stats last; /* when it ended */
+#define SIDE_DEVICE	"shm"
+#include "side_rig.h"
 
 #define ONE_IN(n)	(XR_FAULT_ALWAYS / (n))
 #define LARGEST		200000u
 
-struct side {
-	struct xrdma_context *ctx;
-	struct xrdma_channel *ch;
-	uint32_t opened, got, closed;
-	int error;
-	struct xrdma_channel_stats last;	/* when it ended */
-};
-
-static struct side a, b;	/* a listens, b connects */
-static char name[XR_ADDR_NAME];
 static uint8_t data[LARGEST];
-
-static void on_open(struct xrdma_channel *ch, void *arg)
-{
-	struct side *s = arg;
-
-	s->opened++;
-	s->ch = ch;
-}
 
 /* Every message once, in order, and what it was. */
 static void on_message(struct xrdma_channel *ch, const struct xrdma_msg *m, void *arg)
@@ -59,35 +45,8 @@ static void on_closed(struct xrdma_channel *ch, int error, void *arg)
 }
 
 static const struct xrdma_callbacks callbacks = {
-	.accepted = on_open, .connected = on_open, .message = on_message, .closed = on_closed,
+	.accepted = side_opened, .connected = side_opened, .message = on_message, .closed = on_closed,
 };
-
-static int start(void **state)
-{
-	(void)state;
-	memset(&a, 0, sizeof(a));
-	memset(&b, 0, sizeof(b));
-	return pair_start(&a.ctx, &b.ctx, "shm", &callbacks, &a, &b, name);
-}
-
-static int stop(void **state)
-{
-	(void)state;
-	return pair_stop(a.ctx, b.ctx);
-}
-
-static void turn(void)
-{
-	pair_turn(a.ctx, b.ctx);
-}
-
-#define wait_for(cond)	pair_wait(a.ctx, b.ctx, cond)
-
-static void connect_both(void)
-{
-	assert_int_equal(xrdma_connect(b.ctx, name, &b.ch), 0);
-	wait_for(a.opened && b.opened);
-}
 
 static int say(struct side *s, uint64_t i, size_t len)
 {
@@ -502,19 +461,19 @@ static void killed(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(arguments, start, stop),
-		cmocka_unit_test_setup_teardown(hidden, start, stop),
-		cmocka_unit_test_setup_teardown(asleep, start, stop),
+		cmocka_unit_test_setup_teardown(arguments, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(hidden, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(asleep, side_start, side_stop),
 		cmocka_unit_test(chance_is_repeatable),
-		cmocka_unit_test_setup_teardown(marks_narrow_the_window, start, stop),
-		cmocka_unit_test_setup_teardown(marks_narrow_reads, start, stop),
-		cmocka_unit_test_setup_teardown(not_ready, start, stop),
-		cmocka_unit_test_setup_teardown(round_trips, start, stop),
-		cmocka_unit_test_setup_teardown(pauses_while_asleep, start, stop),
-		cmocka_unit_test_setup_teardown(lost_for_good, start, stop),
-		cmocka_unit_test_setup_teardown(twice, start, stop),
-		cmocka_unit_test_setup_teardown(every_status, start, stop),
-		cmocka_unit_test_setup_teardown(killed, start, stop),
+		cmocka_unit_test_setup_teardown(marks_narrow_the_window, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(marks_narrow_reads, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(not_ready, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(round_trips, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(pauses_while_asleep, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(lost_for_good, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(twice, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(every_status, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(killed, side_start, side_stop),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,7 +11,7 @@
 #include "core/fabric_shm_fault.h"
 #include "core/qpcache.h"
 #include "ring_rig.h"
-#include "pair_rig.h"
+#include "side_rig.h"
 
 /* --- a device that counts ---------------------------------------------------------------- */
 
@@ -201,24 +201,7 @@ static void limits(void **state)
 
 /* --- channels over the shm device --------------------------------------------------------- */
 
-struct side {
-	struct xrdma_context *ctx;
-	struct xrdma_channel *ch;
-	uint32_t opened, got, closed;
-	int error;
-};
-
-static struct side a, b;
-static char name[XR_ADDR_NAME];
 static uint8_t data[100000];
-
-static void on_open(struct xrdma_channel *ch, void *arg)
-{
-	struct side *s = arg;
-
-	s->opened++;
-	s->ch = ch;
-}
 
 static void on_message(struct xrdma_channel *ch, const struct xrdma_msg *m, void *arg)
 {
@@ -228,35 +211,9 @@ static void on_message(struct xrdma_channel *ch, const struct xrdma_msg *m, void
 	((struct side *)arg)->got++;
 }
 
-static void on_closed(struct xrdma_channel *ch, int error, void *arg)
-{
-	struct side *s = arg;
-
-	(void)ch;
-	s->closed++;
-	s->error = error;
-	s->ch = NULL;
-}
-
 static const struct xrdma_callbacks callbacks = {
-	.accepted = on_open, .connected = on_open, .message = on_message, .closed = on_closed,
+	.accepted = side_opened, .connected = side_opened, .message = on_message, .closed = side_closed,
 };
-
-static int start(void **state)
-{
-	(void)state;
-	memset(&a, 0, sizeof(a));
-	memset(&b, 0, sizeof(b));
-	return pair_start(&a.ctx, &b.ctx, rig_device(), &callbacks, &a, &b, name);
-}
-
-static int stop(void **state)
-{
-	(void)state;
-	return pair_stop(a.ctx, b.ctx);
-}
-
-#define wait_for(cond)	pair_wait(a.ctx, b.ctx, cond)
 
 static void say(struct side *s, uint32_t seed, size_t len)
 {
@@ -441,11 +398,11 @@ int main(void)
 		cmocka_unit_test(quarantine),
 		cmocka_unit_test(not_every_device),
 		cmocka_unit_test(limits),
-		cmocka_unit_test_setup_teardown(churn, start, stop),
-		cmocka_unit_test_setup_teardown(drained, start, stop),
-		cmocka_unit_test_setup_teardown(a_thousand_at_once, start, stop),
-		cmocka_unit_test_setup_teardown(late_completions, start, stop),
-		cmocka_unit_test_setup_teardown(generations, start, stop),
+		cmocka_unit_test_setup_teardown(churn, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(drained, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(a_thousand_at_once, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(late_completions, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(generations, side_start, side_stop),
 	};
 
 	return rig_run(tests);

@@ -13,26 +13,14 @@
 
 #include "core/channel.h"
 #include "ring_rig.h"
-#include "pair_rig.h"
+
+#define SIDE_OWN			\
+	uint64_t said, heard;
+#include "side_rig.h"
 
 #define REST_BYTES	((XR_CHANNEL_REST + XR_WINDOW_CTL) * XR_CHANNEL_LEAN)
 
-struct side {
-	struct xrdma_context *ctx;
-	struct xrdma_channel *ch;
-	uint32_t opened, closed, got;
-	uint64_t said, heard;
-};
-
-static struct side a, b;
-static char name[XR_ADDR_NAME];
 static uint8_t data[300000];
-
-static void on_open(struct xrdma_channel *ch, void *arg)
-{
-	((struct side *)arg)->opened++;
-	((struct side *)arg)->ch = ch;
-}
 
 static void on_message(struct xrdma_channel *ch, const struct xrdma_msg *m, void *arg)
 {
@@ -44,37 +32,9 @@ static void on_message(struct xrdma_channel *ch, const struct xrdma_msg *m, void
 	s->got++;
 }
 
-static void on_closed(struct xrdma_channel *ch, int error, void *arg)
-{
-	(void)ch;
-	(void)error;
-	((struct side *)arg)->closed++;
-}
-
 static const struct xrdma_callbacks callbacks = {
-	.accepted = on_open, .connected = on_open, .message = on_message, .closed = on_closed,
+	.accepted = side_opened, .connected = side_opened, .message = on_message, .closed = side_closed,
 };
-
-static int start(void **state)
-{
-	(void)state;
-	memset(&a, 0, sizeof(a));
-	memset(&b, 0, sizeof(b));
-	return pair_start(&a.ctx, &b.ctx, rig_device(), &callbacks, &a, &b, name);
-}
-
-static int stop(void **state)
-{
-	(void)state;
-	return pair_stop(a.ctx, b.ctx);
-}
-
-static void turn(void)
-{
-	pair_turn(a.ctx, b.ctx);
-}
-
-#define wait_for(cond)	pair_wait(a.ctx, b.ctx, cond)
 
 static int say(struct side *s, size_t len)
 {
@@ -109,7 +69,7 @@ static struct xrdma_channel_stats of(const struct side *s)
 }
 
 /* Both ends copy, so that each has receives of its own on every device. */
-static void connect_both(uint32_t rest_ms)
+static void connect_resting(uint32_t rest_ms)
 {
 	assert_int_equal(xrdma_set_option(a.ctx, XRDMA_OPT_COPY, 1), 0);
 	assert_int_equal(xrdma_set_option(b.ctx, XRDMA_OPT_COPY, 1), 0);
@@ -125,7 +85,7 @@ static void grows_and_shrinks(void **state)
 
 	(void)state;
 	/* longer than a machine that is busy stands still between two looks of this test */
-	connect_both(rig_verbs() ? 200 : 50);
+	connect_resting(rig_verbs() ? 200 : 50);
 	for (round = 0; round < 3; round++) {
 		uint32_t before = a.got;
 		struct xrdma_context_stats cs;
@@ -186,7 +146,7 @@ static void few(void **state)
 	uint32_t n;
 
 	(void)state;
-	connect_both(10);
+	connect_resting(10);
 	for (n = 1; n < 5; n++) {
 		say_many(&b, n, 100);
 		say_many(&a, 5 - n, 100);
@@ -205,7 +165,7 @@ static void asleep(void **state)
 	int i;
 
 	(void)state;
-	connect_both(20);
+	connect_resting(20);
 	p[0] = (struct pollfd){ .fd = xrdma_get_event_fd(a.ctx), .events = POLLIN };
 	p[1] = (struct pollfd){ .fd = xrdma_get_event_fd(b.ctx), .events = POLLIN };
 	say_many(&b, 300, 4000);
@@ -228,7 +188,7 @@ static void never(void **state)
 	uint64_t end;
 
 	(void)state;
-	connect_both(0);
+	connect_resting(0);
 	say_many(&b, 300, 4000);
 	wait_for(a.heard == b.said);
 	end = xr_now_ns() + 50000000;
@@ -250,7 +210,7 @@ static void any_traffic(void **state)
 	uint32_t round;
 
 	(void)state;
-	connect_both(1);
+	connect_resting(1);
 	for (round = 0; round < 3000 && xr_now_ns() < (resized > enough ? end : late); round++) {
 		struct side *s = rng_below(&g, 2) ? &a : &b;
 		uint32_t n = rng_below(&g, rng_below(&g, 3) ? 10 : 300), kind = rng_below(&g, 4);
@@ -291,7 +251,7 @@ static void cramped(void **state)
 	(void)state;
 	assert_int_equal(xrdma_set_option(a.ctx, XRDMA_OPT_POOL_BYTES, 4u << 20), 0);
 	assert_int_equal(xrdma_set_option(b.ctx, XRDMA_OPT_POOL_BYTES, 4u << 20), 0);
-	connect_both(0);
+	connect_resting(0);
 	say_many(&b, 3000, 150);
 	wait_for(a.heard == b.said);
 	assert_int_equal(of(&a).peer_msgs, XR_CHANNEL_REST);
@@ -304,7 +264,7 @@ static void nonsense(void **state)
 	uint32_t from, was;
 
 	(void)state;
-	connect_both(0);
+	connect_resting(0);
 	from = b.ch->fill_to;
 	was = b.ch->grant;
 	assert_int_equal(xr_channel_granted(b.ch, was, from), 0);
@@ -323,13 +283,13 @@ static void nonsense(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(grows_and_shrinks, start, stop),
-		cmocka_unit_test_setup_teardown(few, start, stop),
-		cmocka_unit_test_setup_teardown(asleep, start, stop),
-		cmocka_unit_test_setup_teardown(never, start, stop),
-		cmocka_unit_test_setup_teardown(any_traffic, start, stop),
-		cmocka_unit_test_setup_teardown(cramped, start, stop),
-		cmocka_unit_test_setup_teardown(nonsense, start, stop),
+		cmocka_unit_test_setup_teardown(grows_and_shrinks, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(few, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(asleep, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(never, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(any_traffic, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(cramped, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(nonsense, side_start, side_stop),
 	};
 
 	return rig_run(tests);

@@ -13,7 +13,7 @@
 
 #include "core/channel.h"
 #include "ring_rig.h"
-#include "pair_rig.h"
+#include "side_rig.h"
 
 static struct end x, y;		/* x listens, y connects */
 
@@ -267,22 +267,8 @@ static void the_first_error_says_why(void **state)
 
 /* --- channels ------------------------------------------------------------------------------------- */
 
-struct side {
-	struct xrdma_context *ctx;
-	struct xrdma_channel *ch;
-	uint32_t opened, got, done, closed;
-};
-
-static struct side a, b;
-static char name[XR_ADDR_NAME];
 static uint8_t data[100000];
 static struct xrdma_remote remote;
-
-static void on_open(struct xrdma_channel *ch, void *arg)
-{
-	((struct side *)arg)->opened++;
-	((struct side *)arg)->ch = ch;
-}
 
 static void on_message(struct xrdma_channel *ch, const struct xrdma_msg *m, void *arg)
 {
@@ -299,30 +285,10 @@ static void on_done(struct xrdma_channel *ch, uint64_t id, void *arg)
 	((struct side *)arg)->done++;
 }
 
-static void on_closed(struct xrdma_channel *ch, int error, void *arg)
-{
-	(void)ch;
-	(void)error;
-	((struct side *)arg)->closed++;
-}
-
-static int start(void **state)
-{
-	static const struct xrdma_callbacks callbacks = { .accepted = on_open, .connected = on_open, .done = on_done,
-							  .message = on_message, .closed = on_closed };
-	(void)state;
-	memset(&a, 0, sizeof(a));
-	memset(&b, 0, sizeof(b));
-	return pair_start(&a.ctx, &b.ctx, rig_device(), &callbacks, &a, &b, name);
-}
-
-static int stop(void **state)
-{
-	(void)state;
-	return pair_stop(a.ctx, b.ctx);
-}
-
-#define wait_for(cond)	pair_wait(a.ctx, b.ctx, cond)
+static const struct xrdma_callbacks callbacks = {
+	.accepted = side_opened, .connected = side_opened, .message = on_message, .done = on_done,
+	.closed = side_closed,
+};
 
 /* One counter for slots of the send queue and for credits: ENOMEM. */
 static void slots_and_credits(void **state)
@@ -400,8 +366,8 @@ int main(void)
 		cmocka_unit_test_setup(two_queues_one_descriptor, clean),
 		cmocka_unit_test_setup(a_probe_needs_no_memory, clean),
 		cmocka_unit_test_setup(the_first_error_says_why, clean),
-		cmocka_unit_test_setup_teardown(slots_and_credits, start, stop),
-		cmocka_unit_test_setup_teardown(fresh_numbers, start, stop),
+		cmocka_unit_test_setup_teardown(slots_and_credits, side_start, side_stop),
+		cmocka_unit_test_setup_teardown(fresh_numbers, side_start, side_stop),
 	};
 
 	return rig_run(tests);
