@@ -33,6 +33,8 @@ static int channel_new(struct xrdma_context *ctx, struct xrdma_channel **out)
 	if (!ch)
 		return r;
 	ch->ctx = ctx;
+	ch->count = ch->own;
+	ch->untold = 1;
 	ch->most = msgs;
 	ch->own_bytes = ctx->option[XRDMA_OPT_WINDOW_BYTES];
 	ch->own_max = xr_context_max_msg(ctx);
@@ -65,11 +67,12 @@ static int channel_new(struct xrdma_context *ctx, struct xrdma_channel **out)
 	return 0;
 }
 
-static void channel_link(struct xrdma_channel *ch)
+static void channel_link(struct xrdma_channel *ch, const struct xr_cm_id *listener)
 {
 	ch->id->user = ch;
 	ch->next = ch->ctx->channels;
 	ch->ctx->channels = ch;
+	xr_channel_stats_list(ch, listener);
 }
 
 void xr_channel_free(struct xrdma_channel *ch)
@@ -77,6 +80,7 @@ void xr_channel_free(struct xrdma_channel *ch)
 	struct xrdma_context *ctx = ch->ctx;
 	int i;
 
+	xr_channel_stats_end(ch);
 	if (ch->id)
 		ctx->ops->cm_destroy(ch->id);
 	xr_bank_let_go(ch);
@@ -136,6 +140,7 @@ void xr_channel_fail(struct xrdma_channel *ch, int error)
 	if (ch->state == XR_CH_DEAD)
 		return;
 	ch->state = XR_CH_DEAD;
+	xr_channel_changed(ch);
 	ch->error = error;
 	ch->ctx->ended = 1;
 	ch->ctx->ops->qp_modify(ch->qp, XR_QPS_ERR);
@@ -245,7 +250,7 @@ int xr_channel_connect_to(struct xrdma_context *ctx, const struct xr_addr *addr,
 		xr_channel_free(ch);
 		return r;
 	}
-	channel_link(ch);
+	channel_link(ch, NULL);
 	*out = ch;
 	return 0;
 }
@@ -278,7 +283,7 @@ void xr_channel_request(struct xrdma_context *ctx, const struct xr_cm_event *ev)
 	if (r)
 		goto reject;
 	ch->id = ev->id;
-	channel_link(ch);
+	channel_link(ch, ev->listener);
 	return;
 reject:
 	ctx->ops->cm_reject(ev->id, NULL, 0);
@@ -297,6 +302,7 @@ static void channel_established(struct xrdma_channel *ch, const struct xr_cm_eve
 		return;
 	}
 	ch->state = XR_CH_OPEN;
+	xr_channel_changed(ch);
 	ch->alive = 1;
 	xr_channel_early(ch);
 	if (ch->state == XR_CH_DEAD) {
@@ -341,6 +347,7 @@ void xr_channel_close(struct xrdma_channel *ch)
 		xr_channel_fail(ch, 0);
 	} else if (ch->state == XR_CH_OPEN) {
 		ch->state = XR_CH_CLOSING;
+		xr_channel_changed(ch);
 		xr_channel_progress(ch);
 	}
 }

@@ -232,7 +232,13 @@ struct xrdma_channel {
 	uint8_t alive;		/* it was heard of since the last look */
 	uint8_t probing;
 
-	struct xrdma_channel_stats stats;
+	/* channel_stats.c */
+	_Atomic uint64_t *count;	/* XR_CHAN_COUNT, in the slot, or own */
+	struct xr_chanstats_slot *slot;	/* NULL: none */
+	struct xrdma_channel *next_untold;
+	uint8_t listed;		/* it is counted among those of the process */
+	uint8_t untold;		/* something changed that its slot does not say, or there is none */
+	_Atomic uint64_t own[XR_CHAN_COUNT];
 };
 
 /* --- channel.c: beginning and end --- */
@@ -249,6 +255,29 @@ void xr_channel_fail(struct xrdma_channel *ch, int error);
 /* DEAD, and its program knows: 1 when it can be freed, 0 when it is still being drained. */
 int xr_channel_drained(struct xrdma_channel *ch);
 void xr_channel_free(struct xrdma_channel *ch);
+
+/* --- channel_stats.c: what is counted --- */
+
+/* It is in the list of the context: xr-stat shows it from now on.  listener: where it came in, or NULL. */
+void xr_channel_stats_list(struct xrdma_channel *ch, const struct xr_cm_id *listener);
+/* Before anything of it is let go. */
+void xr_channel_stats_end(struct xrdma_channel *ch);
+
+/* Its slot is to be written when there is time. */
+static inline void xr_channel_changed(struct xrdma_channel *ch)
+{
+	if (ch->untold)
+		return;
+	ch->untold = 1;
+	ch->next_untold = ch->ctx->untold;
+	ch->ctx->untold = ch;
+}
+
+static inline void xr_channel_count(struct xrdma_channel *ch, enum xr_chanstat id, uint64_t n)
+{
+	xr_count(&ch->count[id], n);
+	xr_channel_changed(ch);
+}
 
 /* --- channel_io.c: messages --- */
 

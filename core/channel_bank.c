@@ -131,7 +131,7 @@ static void bank_change(struct xrdma_channel *ch, uint32_t msgs, uint32_t size)
 		xr_window_grant(&ch->win, msgs);
 	ch->long_wanted = 0;
 	ch->grant_due = 1;
-	ch->stats.resized++;
+	xr_channel_count(ch, XR_CHAN_RESIZED, 1);
 }
 
 void xr_bank_repost(struct xrdma_channel *ch, uint32_t arg)

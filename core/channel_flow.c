@@ -15,7 +15,7 @@ int xr_channel_may(struct xrdma_channel *ch, struct xr_adapt *a, uint64_t len)
 
 	if (xr_adapt_open(a, now, len))
 		return 1;
-	ch->stats.held++;
+	xr_channel_count(ch, XR_CHAN_HELD, 1);
 	wait = xr_adapt_wait(a, now, len, &ack);
 	/* an ack leads here again, time alone does not */
 	if (wait && (!ch->ctx->pace || now + wait < ch->ctx->pace))
@@ -28,7 +28,7 @@ void xr_channel_sent(struct xrdma_channel *ch, struct xr_out *o, const struct xr
 	if (xr_unlikely(o->flags & XR_OUT_TRACED))
 		xr_channel_trace_out(ch, o, ch->completed - 1, XR_TRACE_SENT);
 	if (wc->flags & XR_WC_RNR) {
-		ch->stats.rnr++;
+		xr_channel_count(ch, XR_CHAN_RNR, 1);
 		xr_adapt_rnr(&ch->tx);
 	}
 	xr_adapt_acked(&ch->tx, o->wire, o->at ? xr_now_ns() - o->at : 0, 0);
@@ -61,7 +61,7 @@ static int fetch_may(struct xrdma_channel *ch, uint64_t len, uint32_t n)
 	}
 	if (xr_budget_take(&ctx->budget, &ch->rx, n, ch->rd.addr != NULL)) {
 		ctx->fetch.limited = 1;
-		ch->stats.held++;
+		xr_channel_count(ch, XR_CHAN_HELD, 1);
 		return 0;
 	}
 	if (ch->rd.addr)
@@ -112,7 +112,7 @@ void xr_channel_fetched(struct xrdma_channel *ch, uint32_t len, const struct xr_
 
 	ch->rd_out--;
 	ch->rd_got += len;
-	ch->stats.marked += (uint64_t)marked;
+	xr_channel_count(ch, XR_CHAN_MARKED, (uint64_t)marked);
 	xr_adapt_acked(&ch->rx, len, rtt, marked);
 	xr_adapt_acked(&ctx->fetch, len, rtt, marked);
 	xr_budget_give(&ctx->budget, len);

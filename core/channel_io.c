@@ -75,7 +75,7 @@ static void ch_fill(struct xrdma_channel *ch)
 
 	while (xr_channel_usable(ch) && ch->fill_to != ch->sends && ch->fills < XR_CHANNEL_FILLS) {
 		ch->fills++;
-		ch->stats.fillers++;
+		xr_channel_count(ch, XR_CHAN_FILLERS, 1);
 		xr_channel_post(ch, &wr);
 	}
 }
@@ -115,7 +115,7 @@ int xr_channel_control(struct xrdma_channel *ch, enum xr_msg_type type)
 	if (ch->ctl_posted - ch->ctl_done == XR_WINDOW_CTL)
 		return 0;
 	ch->ctl_posted++;
-	ch->stats.control_sent++;
+	xr_channel_count(ch, XR_CHAN_CONTROL_SENT, 1);
 	xr_window_ctl_send(&ch->win);
 	hdr_fill(ch, at, type, ch->win.snd_nxt);
 	hdr_said(ch);
@@ -155,8 +155,8 @@ static inline void data_sent(struct xrdma_channel *ch, struct xr_out *o, uint32_
 	xr_rest_stir(ch);
 	xr_adapt_sent(&ch->tx, o->at, wire);
 	hdr_said(ch);
-	ch->stats.msgs_sent++;
-	ch->stats.bytes_sent += o->len;
+	xr_channel_count(ch, XR_CHAN_MSGS_SENT, 1);
+	xr_channel_count(ch, XR_CHAN_BYTES_SENT, o->len);
 }
 
 /* Bytes that the network is to carry for its SEND, the trace id aside. */
@@ -199,6 +199,8 @@ static int ch_data(struct xrdma_channel *ch, struct xr_out *o)
 	wr.sge = sge;
 	wr.nsge = large || !o->len ? 1 : 2;
 	data_sent(ch, o, seq, wr.nsge == 1 ? head : head + (uint32_t)o->len);
+	if (large)
+		xr_channel_count(ch, XR_CHAN_ANNOUNCED, 1);
 	xr_channel_post(ch, &wr);
 	return 1;
 }
@@ -295,7 +297,7 @@ static int in_mem(const struct xrdma_msg *m)
 
 static int ch_refuse(struct xrdma_channel *ch)
 {
-	ch->stats.refused++;
+	xr_channel_count(ch, XR_CHAN_REFUSED, 1);
 	return -EAGAIN;
 }
 
@@ -362,7 +364,7 @@ int xr_channel_send(struct xrdma_channel *ch, const struct xrdma_msg *m, uint64_
 	ch->queued++;
 	ch_pump(ch);
 	if (ch->win.snd_nxt != ch->queued) {
-		ch->stats.waited++;
+		xr_channel_count(ch, XR_CHAN_WAITED, 1);
 		if (xr_unlikely(ch->out[(ch->queued - 1) & ch->out_mask].flags & XR_OUT_TRACED))
 			xr_channel_trace_out(ch, &ch->out[(ch->queued - 1) & ch->out_mask], ch->queued - 1,
 					     XR_TRACE_QUEUED);

@@ -74,7 +74,7 @@ void xr_channel_receive(struct xrdma_channel *ch, uint32_t arg)
 		goto nonsense;
 	if (h->flags & XR_MSG_ECE) {
 		h->flags &= (uint8_t)~XR_MSG_ECE;
-		ch->stats.marked++;
+		xr_channel_count(ch, XR_CHAN_MARKED, 1);
 		xr_adapt_acked(&ch->tx, 0, 0, 1);
 	}
 	switch (h->type) {
@@ -87,7 +87,7 @@ void xr_channel_receive(struct xrdma_channel *ch, uint32_t arg)
 		if (xr_unlikely(h->type == XR_MSG_ACK && h->len))
 			xr_channel_trace_clock(ch, h->len, h->ack);
 		xr_window_ctl_receive(&ch->win);
-		ch->stats.control_received++;
+		xr_channel_count(ch, XR_CHAN_CONTROL_RECEIVED, 1);
 		ch->ctx->owing = 1;
 		ch->close_seen |= h->type == XR_MSG_CLOSE;
 		xr_bank_repost(ch, arg);
@@ -133,8 +133,8 @@ static void ch_hand_over(struct xrdma_channel *ch, struct xr_in *in, const uint8
 		m.trace = in->trace;
 		xr_channel_trace_in(ch, in, XR_TRACE_DELIVERED);
 	}
-	ch->stats.msgs_received++;
-	ch->stats.bytes_received += in->h.len;
+	xr_channel_count(ch, XR_CHAN_MSGS_RECEIVED, 1);
+	xr_channel_count(ch, XR_CHAN_BYTES_RECEIVED, in->h.len);
 	if (ch->silent)
 		return;
 	if (m.kind != XRDMA_RESPONSE) {
@@ -170,7 +170,7 @@ void xr_channel_deliver(struct xrdma_channel *ch)
 				if (!xr_channel_fetch(ch, &in->h, &in->where))
 					return;
 				data = ch->rd.addr;
-				ch->stats.fetched++;
+				xr_channel_count(ch, XR_CHAN_FETCHED, 1);
 			} else {
 				xr_budget_forget(&ch->ctx->budget, &ch->rx);
 			}

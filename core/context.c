@@ -141,6 +141,7 @@ int xr_context_destroy(struct xrdma_context *ctx)
 		free(l);
 	}
 	xr_trace_sample(ctx, 0);
+	xr_context_unlist(ctx);
 	close(ctx->timer);
 	close(ctx->epoll);
 	r = xr_pool_destroy(&ctx->pool);
@@ -298,6 +299,7 @@ int xr_context_poll(struct xrdma_context *ctx)
 			xr_keepalive(ctx);
 		if (ctx->rest)
 			xr_rest(ctx);
+		xr_context_tell(ctx);
 	}
 	n += context_complete(ctx);
 	ctx->useful += n > 0;
@@ -356,9 +358,8 @@ int xr_context_event(struct xrdma_context *ctx)
 		ctx->ops->cq_arm(ctx->cq);
 		ctx->rounds = 1;
 		if (!xr_context_poll(ctx)) {
-			if (xr_keepalive_timer(ctx))
-				return 1;
-			return 0;
+			xr_context_tell(ctx);
+			return xr_keepalive_timer(ctx) ? 1 : 0;
 		}
 	}
 }

@@ -12,6 +12,7 @@
 #define XR_CONTEXT_H
 
 #include <stdint.h>
+#include "chanstats.h"
 #include "fabric.h"
 #include "pool.h"
 #include "qpcache.h"
@@ -24,6 +25,7 @@
 
 struct xr_listener {
 	struct xr_listener *next;
+	struct xr_addr addr;
 	struct xr_cm_id *id;
 };
 
@@ -71,12 +73,20 @@ struct xrdma_context {
 	struct xr_listener *listeners;
 	uint64_t option[XRDMA_OPT_COUNT];
 	uint8_t traces;		/* it is one of those for which records are kept */
+	/* channel_stats.c: its number for xr-stat, 0: not shown; channels that changed; what was said of itself */
+	uint32_t listed;
+	struct xrdma_channel *untold;
+	uint64_t told[XR_CHANPROC_COUNT];
 };
 
 int xr_context_create(struct xrdma_context **ctx, const char *device,
 		      const struct xrdma_callbacks *cb, void *arg);
 /* Cuts every connection. -EBUSY: from inside a callback. */
 int xr_context_destroy(struct xrdma_context *ctx);
+/* channel_stats.c: xr-stat shows it; what changed is written there; and no longer. */
+void xr_context_list(struct xrdma_context *ctx);
+void xr_context_tell(struct xrdma_context *ctx);
+void xr_context_unlist(struct xrdma_context *ctx);
 /* One round: number of things that happened. */
 int xr_context_poll(struct xrdma_context *ctx);
 /* Polls until nothing happens and arms: 0; 1 when that takes too long. */

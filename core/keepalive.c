@@ -20,7 +20,7 @@ static void keepalive_probe(struct xrdma_channel *ch)
 
 	ch->probing = 1;
 	ch->missed = 0;
-	ch->stats.probes++;
+	xr_channel_count(ch, XR_CHAN_PROBES, 1);
 	xr_channel_post(ch, &wr);
 }
 

@@ -11,7 +11,11 @@
 int xrdma_context_create(struct xrdma_context **ctx, const char *device,
 			 const struct xrdma_callbacks *callbacks, void *arg)
 {
-	return xr_context_create(ctx, device, callbacks, arg);
+	int r = xr_context_create(ctx, device, callbacks, arg);
+
+	if (!r)
+		xr_context_list(*ctx);
+	return r;
 }
 
 int xrdma_context_destroy(struct xrdma_context *ctx)
@@ -74,6 +78,7 @@ int xrdma_listen(struct xrdma_context *ctx, const char *name)
 		free(l);
 		return r;
 	}
+	l->addr = addr;
 	l->next = ctx->listeners;
 	ctx->listeners = l;
 	return 0;
@@ -191,22 +196,6 @@ void xrdma_get_context_stats(const struct xrdma_context *ctx, struct xrdma_conte
 	s->pool_bytes = ctx->pool.used;
 	s->pool_buffers = ctx->pool.bufs;
 	s->fetching = ctx->budget.used;
-}
-
-void xrdma_get_channel_stats(const struct xrdma_channel *ch, struct xrdma_channel_stats *stats)
-{
-	*stats = ch->stats;
-	stats->unacked_msgs = ch->win.snd_nxt - ch->win.snd_una;
-	stats->unacked_bytes = ch->win.snd_out;
-	stats->queued_msgs = ch->queued - ch->win.snd_nxt;
-	stats->peer_msgs = ch->win.snd_msgs;
-	stats->peer_bytes = ch->win.snd_bytes;
-	stats->recv_msgs = ch->win.rcv_msgs;
-	stats->recv_bytes = xr_bank_bytes(ch);
-	stats->net_bytes = xr_adapt_window(&ch->tx);
-	stats->net_fetch_bytes = xr_adapt_window(&ch->rx);
-	stats->cuts = ch->tx.cuts_rtt + ch->tx.cuts_ecn + ch->tx.cuts_rnr + ch->rx.cuts_rtt + ch->rx.cuts_ecn;
-	stats->rtt_ns = ch->tx.srtt;
 }
 
 void xrdma_set_user(struct xrdma_channel *ch, void *user)

@@ -92,19 +92,23 @@ bool xr_segment_gone(pid_t pid, uint64_t start_time)
 	return start != start_time || state == 'Z' || state == 'X';
 }
 
-static enum xr_segment_life life(const struct xr_stats_header *h)
+enum xr_segment_life xr_segment_life(bool exited, uint64_t pid_ns, pid_t pid, uint64_t start_time)
 {
 	struct stat st;
 
-	if (xr_load_acquire(&h->exited))
+	if (exited)
 		return XR_SEGMENT_DEAD;
-	if (h->pid_ns && (stat("/proc/self/ns/pid", &st) || st.st_ino != h->pid_ns))
+	if (pid_ns && (stat("/proc/self/ns/pid", &st) || st.st_ino != pid_ns))
 		return XR_SEGMENT_FOREIGN;
-	return xr_segment_gone(h->pid, h->start_time) ? XR_SEGMENT_DEAD : XR_SEGMENT_LIVE;
+	return xr_segment_gone(pid, start_time) ? XR_SEGMENT_DEAD : XR_SEGMENT_LIVE;
 }
 
-/* Text of another process, made fit for a terminal and for JSON. */
-static void copy_text(char *dst, const char *src, size_t size)
+static enum xr_segment_life life(const struct xr_stats_header *h)
+{
+	return xr_segment_life(xr_load_acquire(&h->exited), h->pid_ns, h->pid, h->start_time);
+}
+
+void xr_segment_text(char *dst, const char *src, size_t size)
 {
 	size_t i;
 
@@ -157,7 +161,7 @@ static bool copy_rdma(const struct xr_stats_flow *f, struct xr_segment_flow *out
 	out->rdma.qpn = xr_load_acquire(&f->rdma.qpn); /* before the fields */
 	out->rdma.peer_qpn = xr_load_relaxed(&f->rdma.peer_qpn);
 	memcpy(out->rdma.gid, f->rdma.gid, sizeof(out->rdma.gid));
-	copy_text(out->device, f->device, sizeof(out->device));
+	xr_segment_text(out->device, f->device, sizeof(out->device));
 	/* the fields before the second look */
 	atomic_thread_fence(memory_order_acquire);
 	return xr_load_relaxed(&f->rdma.qpn) == out->rdma.qpn;
@@ -254,28 +258,19 @@ static void copy_segment(const struct xr_stats_segment *from, uint32_t flows, st
 	add_open_flows(seg);
 }
 
-static int read_mapped(const struct xr_stats_segment *from, size_t size, struct xr_segment *seg,
-		       const char **why)
+static int read_mapped(const void *map, size_t size, void *arg, const char **why)
 {
-	struct sigaction sa = {.sa_handler = on_sigbus}, old;
+	const struct xr_stats_segment *from = map;
+	struct xr_segment *seg = arg;
 	uint32_t flows;
-	int err;
+	int err = check_header(&from->h, size, &flows, why);
 
-	sigaction(SIGBUS, &sa, &old);
-	if (sigsetjmp(shrunk, 1)) {
-		*why = "shrank while it was read";
-		err = -EBADMSG;
-		goto out;
-	}
-	err = check_header(&from->h, size, &flows, why);
 	if (err)
-		goto out;
-	/* volatile is not needed: seg lives outside this frame */
+		return err;
 	seg->flow = calloc(flows ? flows : 1, sizeof(*seg->flow));
 	if (!seg->flow) {
 		*why = "is too large for memory";
-		err = -ENOMEM;
-		goto out;
+		return -ENOMEM;
 	}
 	seg->pid = from->h.pid;
 	seg->opened_ns = from->h.opened_ns;
@@ -284,27 +279,42 @@ static int read_mapped(const struct xr_stats_segment *from, size_t size, struct 
 	for (uint32_t i = 0; i < XR_STATS_TUNES; i++)
 		seg->tune[i] = xr_load_relaxed(&from->h.tune[i]);
 	seg->off = xr_load_relaxed(&from->h.off);
-	copy_text(seg->program, from->h.program, sizeof(seg->program));
-	copy_text(seg->version, from->h.xrdma_version, sizeof(seg->version));
+	xr_segment_text(seg->program, from->h.program, sizeof(seg->program));
+	xr_segment_text(seg->version, from->h.xrdma_version, sizeof(seg->version));
 	seg->life = life(&from->h);
 	copy_segment(from, flows, seg);
 	for (uint32_t i = 0; i < XR_STATS_HOLDS; i++)
-		copy_text(seg->held_device[i], (const char *)from->h.hold_device[i], XR_STATS_DEVICE);
+		xr_segment_text(seg->held_device[i], (const char *)from->h.hold_device[i], XR_STATS_DEVICE);
 	for (uint32_t i = 0; i < seg->n_flows; i++)
 		seg->flow[i].held |= seg->held ||
 				     xr_stats_device_held(&from->h, xr_segment_device(&seg->flow[i]));
-out:
+	return 0;
+}
+
+/* Under the handler; what `read` has made by then lies in arg, which is not of this frame. */
+static int guarded(const void *map, size_t size, xr_segment_reader *read, void *arg, const char **why)
+{
+	struct sigaction sa = {.sa_handler = on_sigbus}, old;
+	int err;
+
+	sigaction(SIGBUS, &sa, &old);
+	if (sigsetjmp(shrunk, 1)) {
+		*why = "shrank while it was read";
+		err = -EBADMSG;
+	} else {
+		err = read(map, size, arg, why);
+	}
 	sigaction(SIGBUS, &old, NULL);
 	return err;
 }
 
-int xr_segment_read(int dirfd, const char *name, struct xr_segment *seg, const char **why)
+int xr_segment_map(int dirfd, const char *name, size_t least, uid_t *uid, xr_segment_reader *read, void *arg,
+		   const char **why)
 {
 	struct stat st;
 	void *p;
 	int err, fd = openat(dirfd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 
-	memset(seg, 0, sizeof(*seg));
 	if (fd < 0) {
 		*why = strerror(errno);
 		return -errno;
@@ -315,7 +325,7 @@ int xr_segment_read(int dirfd, const char *name, struct xr_segment *seg, const c
 	} else if (!S_ISREG(st.st_mode) || st.st_size > SIZE_MAX_SANE) {
 		err = -EBADMSG;
 		*why = "is no statistics segment";
-	} else if (st.st_size < XR_STATS_FLOWS_OFF) {
+	} else if (st.st_size < (off_t)least) {
 		err = st.st_size ? -EBADMSG : -EAGAIN;
 		*why = "is too short";
 	} else {
@@ -324,12 +334,21 @@ int xr_segment_read(int dirfd, const char *name, struct xr_segment *seg, const c
 			err = -errno;
 			*why = strerror(errno);
 		} else {
-			seg->uid = st.st_uid;
-			err = read_mapped(p, (size_t)st.st_size, seg, why);
+			*uid = st.st_uid;
+			err = guarded(p, (size_t)st.st_size, read, arg, why);
 			munmap(p, (size_t)st.st_size);
 		}
 	}
 	close(fd);
+	return err;
+}
+
+int xr_segment_read(int dirfd, const char *name, struct xr_segment *seg, const char **why)
+{
+	int err;
+
+	memset(seg, 0, sizeof(*seg));
+	err = xr_segment_map(dirfd, name, XR_STATS_FLOWS_OFF, &seg->uid, read_mapped, seg, why);
 	if (err)
 		xr_segment_free(seg);
 	return err;

@@ -66,6 +66,21 @@ int xr_segment_read(int dirfd, const char *name, struct xr_segment *seg, const c
 void xr_segment_free(struct xr_segment *seg);
 
 /*
+ * Maps the file name in the directory dirfd, which has `least` bytes at least, and has it read: what `read` returns, or
+ * -errno with a phrase in *why, as above. It may be left at any point, when the file shrinks: what it makes belongs
+ * in *arg.
+ */
+typedef int xr_segment_reader(const void *map, size_t size, void *arg, const char **why);
+int xr_segment_map(int dirfd, const char *name, size_t least, uid_t *uid, xr_segment_reader *read, void *arg,
+		   const char **why);
+
+/* Text of another process, made fit for a terminal and for JSON. */
+void xr_segment_text(char *dst, const char *src, size_t size);
+
+/* Is the process alive that says this of itself? */
+enum xr_segment_life xr_segment_life(bool exited, uint64_t pid_ns, pid_t pid, uint64_t start_time);
+
+/*
  * A directory of files that processes publish, by its name in `base`: XR_SEGMENT_DIR and a user.  It has
  * to belong to that user, and nobody else may write there.  A descriptor, or -errno.
  */

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "channels.h"
 #include "segment.h"
 
 /* What xr-stat was asked for. */
@@ -26,6 +27,8 @@ struct xr_stat_options {
 struct xr_stat_set {
 	struct xr_segment *seg; /* malloc'd, sorted by pid */
 	size_t n;
+	struct xr_channels *api; /* malloc'd, sorted by pid: programs on the public interface */
+	size_t n_api;
 	unsigned int errors; /* segments that were there and could not be read; told on stderr */
 };
 
@@ -42,6 +45,43 @@ int xr_stat_add_listeners(const struct xr_stat_options *opt, struct xr_stat_set 
 int xr_stat_live(struct xr_stat_set *set);
 
 void xr_stat_release(struct xr_stat_set *set);
+
+/* A line on standard error. */
+void xr_stat_complain(const char *dir, const char *name, const char *why);
+/* What is surely dead is removed for its owner, and by root for all: daemons run no xr-stat. */
+bool xr_stat_may_remove(uid_t uid);
+
+/* --- stat_channels.c: programs on the public interface --- */
+
+/* Adds what the file name of a directory says, if it is one of channels: 1, 0 when it is none, -ENOMEM. */
+int xr_stat_add_channels(const struct xr_stat_options *opt, struct xr_stat_set *set, const char *dirname,
+			 int dirfd, const char *name, uid_t uid);
+/* Lets go of what was not asked for, and sorts. */
+void xr_stat_select_channels(const struct xr_stat_options *opt, struct xr_stat_set *set);
+void xr_stat_release_channels(struct xr_stat_set *set);
+void xr_stat_print_channels(FILE *out, const struct xr_stat_options *opt, const struct xr_stat_set *set);
+void xr_stat_print_channel_totals(FILE *out, const struct xr_stat_set *set);
+void xr_stat_print_channel_prometheus(FILE *out, const struct xr_stat_set *set);
+
+/* --- stat_table.c --- */
+
+#define XR_STAT_COLUMNS 10
+struct xr_stat_row {
+	char *cell[XR_STAT_COLUMNS];
+	char *info; /* the second line, or NULL */
+};
+void xr_stat_cell(struct xr_stat_row *r, int column, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* 4194304 as 4M; only what divides evenly. The text lives in buf. */
+const char *xr_stat_human(uint64_t v, char *buf, size_t size);
+double xr_stat_age(uint64_t ns);
+/* Prints the rows and frees what they hold; `right` columns are aligned to the right. */
+void xr_stat_print_rows(FILE *out, const char *const *titles, const bool *right, struct xr_stat_row *rows, size_t n,
+			int columns);
+
+/* --- stat_export.c --- */
+
+/* {pid="1",program="x" without the closing brace */
+void xr_stat_labels(FILE *out, int pid, const char *program);
 
 /* A flow that the options ask to be listed. */
 bool xr_stat_wanted(const struct xr_stat_options *opt, const struct xr_segment_flow *f);

@@ -16,7 +16,7 @@
 /* A file that is still empty after this long has lost its maker. */
 #define NEWBORN_SECONDS 60
 
-static void complain(const char *dir, const char *name, const char *why)
+void xr_stat_complain(const char *dir, const char *name, const char *why)
 {
 	fprintf(stderr, "xr-stat: %s/%s %s\n", dir, name, why);
 }
@@ -41,8 +41,7 @@ static void select_asked(const struct xr_stat_options *opt, struct xr_stat_set *
 	set->n = kept;
 }
 
-/* What is surely dead is removed for its owner, and by root for all: daemons run no xr-stat. */
-static bool may_remove(uid_t uid)
+bool xr_stat_may_remove(uid_t uid)
 {
 	return uid == geteuid() || !geteuid();
 }
@@ -72,7 +71,7 @@ static void sweep_beside(const struct xr_stat_options *opt, int dirfd, const cha
 		if (strcmp(dot, suffixes[i]) || (i && opt->dead))
 			continue;
 		snprintf(segment, sizeof(segment), "%.*s", (int)(dot - name), name);
-		if (may_remove(uid) && !xr_segment_name(segment, &pid, &start) && xr_segment_gone(pid, start))
+		if (xr_stat_may_remove(uid) && !xr_segment_name(segment, &pid, &start) && xr_segment_gone(pid, start))
 			unlinkat(dirfd, name, 0);
 	}
 }
@@ -107,6 +106,11 @@ static int collect_dir(const struct xr_stat_options *opt, const char *dirname, i
 		int got;
 
 		sweep_beside(opt, dirfd, de->d_name, uid);
+		err = xr_stat_add_channels(opt, set, dirname, dirfd, de->d_name, uid);
+		if (err) {
+			err = err > 0 ? 0 : err;
+			continue;
+		}
 		if (xr_segment_name(de->d_name, &pid, &start))
 			continue;
 		got = xr_segment_read(dirfd, de->d_name, &seg, &why);
@@ -115,29 +119,29 @@ static int collect_dir(const struct xr_stat_options *opt, const char *dirname, i
 		if (got == -EAGAIN && !abandoned(dirfd, de->d_name, pid, start))
 			continue;
 		if (got == -EAGAIN) {
-			if (may_remove(uid))
+			if (xr_stat_may_remove(uid))
 				unlinkat(dirfd, de->d_name, 0);
 			continue;
 		}
 		/* what a crash left before an upgrade says by its name whose it was */
 		if (got == -EPROTONOSUPPORT && xr_segment_gone(pid, start)) {
-			if (may_remove(uid))
+			if (xr_stat_may_remove(uid))
 				unlinkat(dirfd, de->d_name, 0);
 			continue;
 		}
 		if (got) {
 			/* of others only the far ends of connections are of interest */
 			if (!opt->pid || opt->pid == pid) {
-				complain(dirname, de->d_name, why);
+				xr_stat_complain(dirname, de->d_name, why);
 				set->errors++;
 			}
 			continue;
 		}
 		/* only what is surely dead, surely ours, and was not asked for */
-		if (seg.life == XR_SEGMENT_DEAD && !opt->dead && may_remove(uid) && seg.pid == pid)
+		if (seg.life == XR_SEGMENT_DEAD && !opt->dead && xr_stat_may_remove(uid) && seg.pid == pid)
 			unlinkat(dirfd, de->d_name, 0);
 		if (seg.pid != pid) {
-			complain(dirname, de->d_name, "claims another process");
+			xr_stat_complain(dirname, de->d_name, "claims another process");
 			set->errors++;
 			xr_segment_free(&seg);
 		} else if (seg.life == XR_SEGMENT_DEAD && !opt->dead) {
@@ -182,13 +186,14 @@ int xr_stat_collect(const struct xr_stat_options *opt, struct xr_stat_set *set)
 		snprintf(name, sizeof(name), "%s/%s", opt->base, de->d_name);
 		err = collect_dir(opt, name, fd, uid, set);
 		/* the last file may just have gone */
-		if (may_remove(uid))
+		if (xr_stat_may_remove(uid))
 			unlinkat(dirfd(base), de->d_name, AT_REMOVEDIR);
 	}
 	closedir(base);
 	if (!err)
 		err = xr_stat_live(set);
 	select_asked(opt, set);
+	xr_stat_select_channels(opt, set);
 	if (!err && opt->listeners)
 		err = xr_stat_add_listeners(opt, set);
 	if (set->n)
@@ -201,6 +206,7 @@ void xr_stat_release(struct xr_stat_set *set)
 	for (size_t i = 0; i < set->n; i++)
 		xr_segment_free(&set->seg[i]);
 	free(set->seg);
+	xr_stat_release_channels(set);
 	memset(set, 0, sizeof(*set));
 }
 

@@ -10,6 +10,9 @@
 #include "core/tune.h"
 #include "stat.h"
 
+static const char *const roles[] = {"unknown", "client", "server"};
+static const char *const lives[] = {"live", "dead", "foreign"};
+
 /* "local_address" and "local_port", or "peer_..."; null and 0 where there is none. */
 static void set_addr(json_t *o, const char *end, const struct xr_stats_addr *a)
 {
@@ -58,7 +61,6 @@ static json_t *rdma(const struct xr_segment_flow *f)
 static json_t *flow(const struct xr_segment *seg, const struct xr_segment_flow *f)
 {
 	static const char *const carriers[] = {"tcp", "shm", "rdma", "unknown"};
-	static const char *const roles[] = {"unknown", "client", "server"};
 	unsigned int tx = f->id.carrier_tx, rx = f->id.carrier_rx;
 	json_t *o = json_pack("{s:i, s:s, s:i, s:I, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "pid",
 			      (int)seg->pid, "program", seg->program, "fd", (int)f->id.fd, "inode",
@@ -89,7 +91,6 @@ static json_t *flow(const struct xr_segment *seg, const struct xr_segment_flow *
 
 static json_t *process(const struct xr_segment *seg)
 {
-	static const char *const life[] = {"live", "dead", "foreign"};
 	json_t *counters = json_object(), *reasons = json_object(), *unlisted = json_object(),
 	       *set = json_object(), *devices = json_array();
 
@@ -113,17 +114,50 @@ static json_t *process(const struct xr_segment *seg)
 			json_array_append_new(devices, json_string(seg->held_device[i]));
 	return json_pack("{s:i, s:s, s:I, s:s, s:s, s:b, s:s, s:b, s:o, s:o, s:I, s:o, s:o, s:o}", "pid",
 			 (int)seg->pid, "program", seg->program, "uid", (json_int_t)seg->uid, "life",
-			 life[seg->life], "xrdma_version", seg->version, "helper_thread",
+			 lives[seg->life], "xrdma_version", seg->version, "helper_thread",
 			 (int)seg->helper_thread, "reason", xr_reason_name(xr_segment_off(seg)),
 			 "held", (int)seg->held, "held_devices", devices, "set", set, "opened_ns",
 			 (json_int_t)seg->opened_ns, "counters", counters, "reasons", reasons, "unlisted", unlisted);
 }
 
+static json_t *numbers(const struct xr_channels_field *field, const uint64_t *v, size_t n)
+{
+	json_t *o = json_object();
+
+	for (size_t i = 0; i < n; i++)
+		json_object_set_new(o, field[i].name, json_integer((json_int_t)v[i]));
+	return o;
+}
+
+static json_t *channel_process(const struct xr_channels *c)
+{
+	json_t *o = json_pack("{s:i, s:s, s:I, s:s, s:s, s:I}", "pid", (int)c->pid, "program", c->program, "uid",
+			      (json_int_t)c->uid, "life", lives[c->life], "xrdma_version", c->version,
+			      "opened_ns", (json_int_t)c->opened_ns);
+
+	json_object_set_new(o, "process", numbers(xr_channels_proc_fields, c->proc, XR_CHANPROC_COUNT));
+	json_object_set_new(o, "counters", numbers(xr_channels_fields, c->total, XR_CHAN_COUNT));
+	return o;
+}
+
+static json_t *channel(const struct xr_channels *c, const struct xr_channels_one *one)
+{
+	static const char *const carriers[] = {"tcp", "shm", "rdma", "unknown"};
+
+	return json_pack("{s:i, s:s, s:I, s:I, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:o}", "pid", (int)c->pid,
+			 "program", c->program, "channel", (json_int_t)one->id.no, "context",
+			 (json_int_t)one->id.context, "state", xr_channels_state(one), "role",
+			 roles[one->id.role < 3 ? one->id.role : 0], "name", one->id.name, "device", one->id.device,
+			 "carrier", carriers[one->id.carrier < 3 ? one->id.carrier : 3], "qpn",
+			 (json_int_t)one->qpn, "peer_qpn", (json_int_t)one->peer_qpn, "opened_ns",
+			 (json_int_t)one->id.opened_ns, "counters", numbers(xr_channels_fields, one->v, XR_CHAN_COUNT));
+}
+
 int xr_stat_print_json(FILE *out, const struct xr_stat_set *set)
 {
-	json_t *processes = json_array(), *flows = json_array();
-	json_t *root = json_pack("{s:i, s:o, s:o}", "format", 1, "processes", processes, "flows",
-				 flows);
+	json_t *processes = json_array(), *flows = json_array(), *apis = json_array(), *channels = json_array();
+	json_t *root = json_pack("{s:i, s:o, s:o, s:o, s:o}", "format", 1, "processes", processes, "flows", flows,
+				 "channel_processes", apis, "channels", channels);
 	int err = 0;
 
 	for (size_t i = 0; i < set->n; i++) {
@@ -133,6 +167,11 @@ int xr_stat_print_json(FILE *out, const struct xr_stat_set *set)
 		for (uint32_t k = 0; k < seg->n_flows; k++)
 			err |= json_array_append_new(flows, flow(seg, &seg->flow[k]));
 	}
+	for (size_t i = 0; i < set->n_api; i++) {
+		err |= json_array_append_new(apis, channel_process(&set->api[i]));
+		for (uint32_t k = 0; k < set->api[i].n; k++)
+			err |= json_array_append_new(channels, channel(&set->api[i], &set->api[i].chan[k]));
+	}
 	if (!err)
 		err = json_dumpf(root, out, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
 	json_decref(root);
@@ -141,10 +180,10 @@ int xr_stat_print_json(FILE *out, const struct xr_stat_set *set)
 }
 
 /* Program names are printable ASCII already. */
-static void labels(FILE *out, const struct xr_segment *seg)
+void xr_stat_labels(FILE *out, int pid, const char *program)
 {
-	fprintf(out, "{pid=\"%d\",program=\"", (int)seg->pid);
-	for (const char *p = seg->program; *p; p++)
+	fprintf(out, "{pid=\"%d\",program=\"", pid);
+	for (const char *p = program; *p; p++)
 		fprintf(out, "%s%c", *p == '"' || *p == '\\' ? "\\" : "", *p);
 	putc('"', out);
 }
@@ -165,7 +204,7 @@ static void print_flows(FILE *out, const struct xr_stat_set *set)
 				n[set->seg[s].flow[i].id.carrier_tx]++;
 		for (int c = 0; c < XR_CARRIER_COUNT; c++) {
 			fputs("xrdma_flows", out);
-			labels(out, &set->seg[s]);
+			xr_stat_labels(out, (int)set->seg[s].pid, set->seg[s].program);
 			fprintf(out, ",carrier=\"%s\"} %u\n", carriers[c], n[c]);
 		}
 	}
@@ -177,7 +216,7 @@ static void reason_line(FILE *out, const char *name, const struct xr_segment *se
 	if (!n)
 		return;
 	fputs(name, out);
-	labels(out, seg);
+	xr_stat_labels(out, (int)seg->pid, seg->program);
 	fprintf(out, ",reason=\"%s\"} %" PRIu64 "\n", reason, n);
 }
 
@@ -225,9 +264,10 @@ void xr_stat_print_prometheus(FILE *out, const struct xr_stat_set *set)
 			gauge ? "gauge" : "counter");
 		for (size_t s = 0; s < set->n; s++) {
 			fprintf(out, "xrdma_%s%s", name, total);
-			labels(out, &set->seg[s]);
+			xr_stat_labels(out, (int)set->seg[s].pid, set->seg[s].program);
 			fprintf(out, "} %" PRIu64 "\n", set->seg[s].counter[i]);
 		}
 	}
 	print_reasons(out, set);
+	xr_stat_print_channel_prometheus(out, set);
 }

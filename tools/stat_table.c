@@ -12,18 +12,13 @@
 #include "core/reason.h"
 #include "stat.h"
 
-#define COLUMNS 10
+#define COLUMNS XR_STAT_COLUMNS
 #define CELL	320
 
 /* Numeric columns are aligned to the right, addresses at their colon as ss has it. */
 static const char *const titles[COLUMNS] = {"State", "Recv-Q", "Send-Q", "Local:Port", "Peer:Port",
 					    "Carrier", "Reason", "Win", "Slots", "Process"};
 static const bool right[COLUMNS] = {[1] = true, [2] = true, [7] = true, [8] = true};
-
-struct row {
-	char *cell[COLUMNS];
-	char *info; /* the second line, or NULL */
-};
 
 static void fill_sockaddr(const struct xr_stats_addr *a, struct sockaddr_storage *ss, socklen_t *len)
 {
@@ -63,10 +58,7 @@ const char *xr_stat_addr(const struct xr_stats_addr *a, bool numeric, bool resol
 	return buf;
 }
 
-static void set(struct row *r, int column, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
-
-static void set(struct row *r, int column, const char *fmt, ...)
+void xr_stat_cell(struct xr_stat_row *r, int column, const char *fmt, ...)
 {
 	va_list ap;
 	char text[CELL];
@@ -77,8 +69,7 @@ static void set(struct row *r, int column, const char *fmt, ...)
 	r->cell[column] = strdup(text);
 }
 
-/* 4194304 as 4M; only what divides evenly. */
-static const char *human(uint64_t v, char *buf, size_t size)
+const char *xr_stat_human(uint64_t v, char *buf, size_t size)
 {
 	static const char units[] = "\0KMGT";
 	int i = 0;
@@ -89,7 +80,7 @@ static const char *human(uint64_t v, char *buf, size_t size)
 	return buf;
 }
 
-static double seconds_since(uint64_t ns)
+double xr_stat_age(uint64_t ns)
 {
 	struct timespec ts;
 	uint64_t now;
@@ -111,9 +102,9 @@ static char *info_line(const struct xr_segment_flow *f)
 	fprintf(m, "\t ino:%" PRIu64 "%s", f->id.inode, f->id.role < 3 ? roles[f->id.role] : "");
 	if (f->id.peer_pid)
 		fprintf(m, " peer_pid:%u", f->id.peer_pid);
-	fprintf(m, " age:%.1fs", seconds_since(f->id.opened_ns));
+	fprintf(m, " age:%.1fs", xr_stat_age(f->id.opened_ns));
 	if (f->id.upgraded_ns)
-		fprintf(m, " upgraded:%.1fs", seconds_since(f->id.upgraded_ns));
+		fprintf(m, " upgraded:%.1fs", xr_stat_age(f->id.upgraded_ns));
 	fprintf(m, " turns:%" PRIu64 " attempts:%" PRIu64 " upgrades:%" PRIu64 " retreats:%" PRIu64,
 		f->turns, f->attempts, f->upgrades, f->retreats);
 	if (f->id.last_reason)
@@ -142,34 +133,35 @@ static char *info_line(const struct xr_segment_flow *f)
 	return text;
 }
 
-static void make_row(struct row *r, const struct xr_stat_options *opt, const struct xr_segment *seg,
+static void make_row(struct xr_stat_row *r, const struct xr_stat_options *opt, const struct xr_segment *seg,
 		     const struct xr_segment_flow *f)
 {
 	bool fabric = xr_segment_on_fabric(f);
 	char buf[CELL];
 
-	set(r, 0, "%s", xr_segment_state(f));
-	set(r, 1, "%" PRIu64, f->rx.queue);
-	set(r, 2, "%" PRIu64, f->tx.queue);
-	set(r, 3, "%s", xr_stat_addr(&f->id.local, opt->numeric, opt->resolve, buf, sizeof(buf)));
-	set(r, 4, "%s", xr_stat_addr(&f->id.peer, opt->numeric, opt->resolve, buf, sizeof(buf)));
-	set(r, 5, "%s", xr_segment_carrier(f));
-	set(r, 6, "%s", f->id.reason ? xr_reason_name(f->id.reason) : "-");
+	xr_stat_cell(r, 0, "%s", xr_segment_state(f));
+	xr_stat_cell(r, 1, "%" PRIu64, f->rx.queue);
+	xr_stat_cell(r, 2, "%" PRIu64, f->tx.queue);
+	xr_stat_cell(r, 3, "%s", xr_stat_addr(&f->id.local, opt->numeric, opt->resolve, buf, sizeof(buf)));
+	xr_stat_cell(r, 4, "%s", xr_stat_addr(&f->id.peer, opt->numeric, opt->resolve, buf, sizeof(buf)));
+	xr_stat_cell(r, 5, "%s", xr_segment_carrier(f));
+	xr_stat_cell(r, 6, "%s", f->id.reason ? xr_reason_name(f->id.reason) : "-");
 	if (fabric) {
-		set(r, 7, "%s", human(f->tx.window, buf, sizeof(buf)));
-		set(r, 8, "%u/%u", f->tx.credits, f->tx.slots);
+		xr_stat_cell(r, 7, "%s", xr_stat_human(f->tx.window, buf, sizeof(buf)));
+		xr_stat_cell(r, 8, "%u/%u", f->tx.credits, f->tx.slots);
 	} else {
-		set(r, 7, "-");
-		set(r, 8, "-");
+		xr_stat_cell(r, 7, "-");
+		xr_stat_cell(r, 8, "-");
 	}
 	if (opt->process)
-		set(r, 9, "%s[%d] fd=%d%s%s", seg->program, (int)seg->pid, f->id.fd,
+		xr_stat_cell(r, 9, "%s[%d] fd=%d%s%s", seg->program, (int)seg->pid, f->id.fd,
 		    f->held ? " (held)" : "", seg->life == XR_SEGMENT_DEAD ? " (dead)" : "");
 	if (opt->info)
 		r->info = info_line(f);
 }
 
-static void print_rows(FILE *out, const struct row *rows, size_t n, int columns)
+void xr_stat_print_rows(FILE *out, const char *const *titles, const bool *right, struct xr_stat_row *rows, size_t n,
+			int columns)
 {
 	size_t width[COLUMNS];
 
@@ -189,6 +181,11 @@ static void print_rows(FILE *out, const struct row *rows, size_t n, int columns)
 		putc('\n', out);
 		if (i && rows[i - 1].info)
 			fprintf(out, "%s\n", rows[i - 1].info);
+	}
+	for (size_t i = 0; i < n; i++) {
+		for (int c = 0; c < columns; c++)
+			free(rows[i].cell[c]);
+		free(rows[i].info);
 	}
 }
 
@@ -263,7 +260,7 @@ static void print_unlisted(FILE *out, const struct xr_stat_set *set)
 void xr_stat_print_table(FILE *out, const struct xr_stat_options *opt, const struct xr_stat_set *set)
 {
 	size_t n = 0, room = 0;
-	struct row *rows;
+	struct xr_stat_row *rows;
 
 	for (size_t s = 0; s < set->n; s++)
 		room += set->seg[s].n_flows;
@@ -274,17 +271,13 @@ void xr_stat_print_table(FILE *out, const struct xr_stat_options *opt, const str
 		for (uint32_t i = 0; i < set->seg[s].n_flows; i++)
 			if (xr_stat_wanted(opt, &set->seg[s].flow[i]))
 				make_row(&rows[n++], opt, &set->seg[s], &set->seg[s].flow[i]);
-	print_rows(out, rows, n, opt->process ? COLUMNS : COLUMNS - 1);
+	xr_stat_print_rows(out, titles, right, rows, n, opt->process ? COLUMNS : COLUMNS - 1);
 	if (!opt->all && !opt->listeners)
 		print_summary(out, set);
 	if (opt->all || !opt->listeners)
 		print_unlisted(out, set);
-	for (size_t i = 0; i < n; i++) {
-		for (int c = 0; c < COLUMNS; c++)
-			free(rows[i].cell[c]);
-		free(rows[i].info);
-	}
 	free(rows);
+	xr_stat_print_channels(out, opt, set);
 }
 
 void xr_stat_print_totals(FILE *out, const struct xr_stat_set *set)
@@ -312,4 +305,5 @@ void xr_stat_print_totals(FILE *out, const struct xr_stat_set *set)
 				fprintf(out, "  unlisted %-15s %" PRIu64 "\n",
 					i ? xr_reason_name(i) : "no-room", seg->unlisted[i]);
 	}
+	xr_stat_print_channel_totals(out, set);
 }

@@ -242,7 +242,7 @@ static int show(FILE *out, void *arg)
 		status = EXIT_TROUBLE;
 	else if (set.errors)
 		status = EXIT_PARTLY;
-	if (opt->pid && !set.n && !set.errors) {
+	if (opt->pid && !set.n && !set.n_api && !set.errors) {
 		fprintf(stderr, "xr-stat: no process %d under xrdma in %s\n", (int)opt->pid,
 			opt->base);
 		status = EXIT_PARTLY;

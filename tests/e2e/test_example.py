@@ -13,6 +13,12 @@ import pytest
 import harness
 
 
+@pytest.fixture(autouse=True)
+def own_statistics(monkeypatch, tmp_path):
+    """Programs that are killed leave theirs behind."""
+    monkeypatch.setenv("XRDMA_STATS_DIR", str(tmp_path))
+
+
 def echo(name, text):
     return subprocess.run([harness.find("examples/echo-client"), name, text], capture_output=True, timeout=20)
 

@@ -12,6 +12,12 @@ pytestmark = pytest.mark.timeout(120)
 MESSAGES = 1000000
 
 
+@pytest.fixture(autouse=True)
+def own_statistics(monkeypatch, tmp_path):
+    """Programs that are killed leave theirs behind."""
+    monkeypatch.setenv("XRDMA_STATS_DIR", str(tmp_path))
+
+
 def measured(*argv, env=None):
     p = subprocess.run([*argv], env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=100,
                        check=False)

@@ -61,7 +61,7 @@ def rows(text):
 def test_nothing_is_a_header(stat, tmp_path):
     assert rows(stat("-n").stdout) == [["State", "Recv-Q", "Send-Q", "Local:Port", "Peer:Port",
                                         "Carrier", "Reason", "Win", "Slots"]]
-    assert json.loads(stat("-j").stdout) == {"format": 1, "processes": [], "flows": []}
+    assert json.loads(stat("-j").stdout) == {"format": 1, "processes": [], "flows": [], "channel_processes": [], "channels": []}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -337,3 +337,103 @@ def test_what_another_version_left(tmp_path):
                        env={**os.environ, "XRDMA_STATS_DIR": str(tmp_path)})
     assert p.returncode == 1 and p.stderr.count("of another version") == 1, p.stderr
     assert [x.name for x in d.iterdir()] == ["%d.%d" % (os.getpid(), start)]
+
+
+@pytest.fixture
+def channels(tmp_path):
+    """log-stores of the examples that are connected: a primary and its standby."""
+    env = {**os.environ, "XRDMA_STATS_DIR": str(tmp_path)}
+    name = "xr-stat.%d.%d" % (os.getpid(), time.monotonic_ns())
+    running = []
+
+    def start(*argv):
+        running.append(subprocess.Popen([find("examples/log-store"), *argv], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env))
+        return running[-1]
+    primary = start(name)
+    end = time.monotonic() + 10
+    while (line := (standby := start(name + ".2", "shm", name)).stderr.readline()) != b"log-store: standby\n":
+        assert b"refused" in line and time.monotonic() < end, line
+        time.sleep(0.05)
+    yield name, primary, standby
+    for p in running:
+        p.kill()
+        p.communicate()
+
+
+def test_channels_of_programs_on_the_public_interface(stat, channels, tmp_path):
+    name, primary, standby = channels
+    primary.stdin.write(b"record\n" * 500)
+    primary.stdin.flush()
+    assert len([primary.stdout.readline() for _ in range(500)]) == 500  # acknowledged: they went over the channel
+
+    def mine():
+        return {c["role"]: c for c in json.loads(stat("-j").stdout)["channels"] if c["state"] == "OPEN"}
+    end = time.monotonic() + 10
+    while (got := mine()).keys() != {"client", "server"} or not got["server"]["peer_qpn"]:
+        assert time.monotonic() < end, got
+        time.sleep(0.02)
+    assert (got["server"]["pid"], got["client"]["pid"]) == (primary.pid, standby.pid)
+    for c in got.values():
+        assert (c["program"], c["name"], c["device"], c["carrier"]) == ("log-store", name, "shm", "shm")
+        assert c["counters"]["peer_msgs"] > 0 and c["counters"]["peer_bytes"] > 0, c
+    assert got["client"]["qpn"] == got["server"]["peer_qpn"] and got["client"]["peer_qpn"] == got["server"]["qpn"]
+    assert got["client"]["counters"]["msgs_sent"] + got["server"]["counters"]["msgs_sent"] > 0, got
+    # the table, behind that of connections
+    lines = stat("-p").stdout.splitlines()
+    assert lines[1] == "" and rows(lines[2])[0] == ["State", "Unread", "Unacked", "Channel", "Device", "QP", "Win",
+                                                    "Credits", "RTT", "Process"]
+    by_pid = {r[-1]: r for r in rows("\n".join(lines[3:]))}
+    r = by_pid["log-store[%d]" % primary.pid]
+    assert r[0] == "OPEN" and r[3:6] == [name, "shm", str(got["server"]["qpn"])] and r[6] == "8M" and "/" in r[7], r
+    assert len(rows(stat("-p", "--pid=%d" % standby.pid).stdout)) == 4
+    assert len(rows(stat("--program=nothing").stdout)) == 1
+    assert "Unacked" not in stat("-l").stdout and "Unacked" in stat("-al").stdout
+    # each field of -i, and each member of the JSON, stands in the page
+    with open(os.path.join(SOURCE, "man", "xr-stat.1"), encoding="utf-8") as f:
+        page = f.read()
+    info = [line for line in stat("-i").stdout.splitlines() if line.startswith("\t")]
+    assert len(info) == 2
+    fields = re.findall(r"(\w+):\S+", info[0])
+    assert fields == re.findall(r"^\.It Cm (\w+):", page.split(".Ss Channels")[1].split(".Ss ")[0], re.M)
+    whole = json.loads(stat("-j").stdout)
+    named = {w for line in page.split(".Ss JSON")[1].split(".Sh ENVIRONMENT")[0].splitlines()
+             if line.startswith(".Va ") for w in re.findall(r"\w+", line[4:])}
+    process = whole["channel_processes"][0]
+    members = {*whole, *process, *process["process"], *whole["channels"][0], *process["counters"]}
+    assert members - named == set()
+    totals = stat("-t").stdout
+    assert "log-store[%d]" % primary.pid in totals and "channels_opened" in totals
+    text = stat("--prometheus").stdout
+    assert '\nxrdma_api_contexts{pid="%d",program="log-store"} 1\n' % primary.pid in text
+    assert '\nxrdma_channels_msgs_sent_total{pid="%d",program="log-store"} ' % primary.pid in text
+    # killed: still to be read, until somebody looks for what lives
+    primary.kill()
+    primary.wait()
+    dead = json.loads(stat("-j", "--dead").stdout)
+    (p,) = [p for p in dead["channel_processes"] if p["pid"] == primary.pid]
+    (c,) = [c for c in dead["channels"] if c["pid"] == primary.pid]
+    assert p["life"] == "dead" and p["counters"]["msgs_sent"] >= got["server"]["counters"]["msgs_sent"]
+    assert c["qpn"] == got["server"]["qpn"]
+    assert "log-store[%d] (dead)" % primary.pid in stat("-p", "--dead").stdout
+    assert primary.pid not in [p["pid"] for p in json.loads(stat("-j").stdout)["channel_processes"]]
+    assert not list(own(tmp_path).glob("%d.*" % primary.pid))
+
+
+def test_a_file_of_channels_that_makes_no_sense(stat, channels, tmp_path):
+    _, primary, _ = channels
+    (path,) = own(tmp_path).glob("%d.*.channels" % primary.pid)
+    whole = path.read_bytes()
+    for what in (whole[:64], b"nonsense" + whole[8:], whole[:8] + b"\xff" + whole[9:]):
+        with open(path, "r+b") as f:
+            f.write(what[:4096])
+        p = stat("-j", status=1 if what != whole[:64] else 0)
+        if what != whole[:64]:
+            assert path.name in p.stderr
+            assert primary.pid not in [c["pid"] for c in json.loads(p.stdout)["channels"]]
+        with open(path, "r+b") as f:
+            f.write(whole[:4096])
+    # that of another process under this name
+    other = path.with_name("1.%s" % path.name.split(".", 1)[1])
+    other.write_bytes(whole)
+    assert "claims another process" in stat("-j", status=1).stderr
