@@ -549,20 +549,9 @@ static inline ssize_t recv_held(struct xr_flow *f, int fd, const struct iovec *i
 			return done ? (ssize_t)done : -EAGAIN;
 		if (f->rcvtimeo_ns && !deadline)
 			deadline = xr_now_ns() + f->rcvtimeo_ns;
-		n = xr_hold_begin(hold, f);
-		if (!n)
-			n = xr_wait_flow(f, fd, POLLIN, deadline, mark);
+		n = xr_hold_wait(hold, f, fd, POLLIN, deadline, &mark, done != 0);
 		if (n)
 			return done ? (ssize_t)done : n;
-		if (xr_likely(xr_signal_mark().any == mark.any))
-			continue;
-		/* after a handler a part is the answer; with none yet the call is restarted */
-		if (done)
-			return (ssize_t)done;
-		/* with a number that was closed meanwhile */
-		if (xr_hold_alone(hold))
-			return xr_signal_restart(mark).any == mark.any ? -EINTR : -EBADF;
-		mark = xr_signal_restart(mark);
 	}
 }
 

@@ -12,6 +12,7 @@
 
 #include <sys/single_threaded.h>
 #include "flow.h"
+#include "ready.h"
 
 struct xr_hold {
 	struct xr_flow *flow;		/* NULL: none */
@@ -58,6 +59,29 @@ static inline int xr_hold_alone(const struct xr_hold *h)
 static inline int xr_hold_lost(const struct xr_hold *h)
 {
 	return xr_unlikely(h->flow != NULL) && h->flow->priv->fd < 0;
+}
+
+/*
+ * A call sleeps until the flow may have what it waits for; part: some of it was done.  0: it looks again; -errno: it
+ * ends, with that part or with this.  mark: of the call, renewed where a handler ran and it goes on.
+ */
+static inline int xr_hold_wait(struct xr_hold *h, struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline,
+			       struct xr_signal_mark *mark, int part)
+{
+	int r = xr_hold_begin(h, f);
+
+	if (!r)
+		r = xr_wait_flow(f, fd, mask, deadline, *mark);
+	if (r || xr_likely(xr_signal_mark().any == mark->any))
+		return r;
+	/* after a handler a part is the answer; with none yet the call is restarted */
+	if (part)
+		return -EINTR;
+	/* with a number that was closed meanwhile */
+	if (xr_hold_alone(h))
+		return xr_signal_restart(*mark).any == mark->any ? -EINTR : -EBADF;
+	*mark = xr_signal_restart(*mark);
+	return 0;
 }
 
 /* What to use for fd, which the program may have closed.  A lock of the flow is held. */
