@@ -28,6 +28,7 @@
 #include "atomic.h"
 #include "config.h"
 #include "flow_far.h"
+#include "ksock.h"
 #include "lock.h"
 #include "reason.h"
 #include "shm_link.h"
@@ -393,18 +394,6 @@ extern struct xr_flow_slab xr_slab;
 _Static_assert(sizeof(struct xr_flow) <= 640, "a flow grows by lines, times max_flows");
 
 extern uint8_t xr_uuid[16];		/* of this process; fresh after fork */
-
-/* Raw non-blocking socket calls: bytes or -errno. */
-ssize_t xr_ksock_recv(int fd, const struct iovec *iov, int cnt, int flags);
-ssize_t xr_ksock_send(int fd, const struct iovec *iov, int cnt, int flags);
-uint32_t xr_ksock_poll(int fd, uint32_t events);
-/* Sends what corking or Nagle holds back: nothing comes after it that would. */
-void xr_ksock_push_tail(int fd);
-/* Stream offsets so far, program bytes only; -errno, -ESHUTDOWN: half-closed or more. */
-int xr_ksock_offsets(int fd, uint64_t *written, uint64_t *read);
-
-/* The same in any state; for display: may be a byte off after a reset, and tear. */
-int xr_ksock_moved(int fd, uint64_t *written, uint64_t *read);
 
 /* poll(2) bits of one direction, its lock held; UINT32_MAX: it is back on TCP. */
 uint32_t xr_flow_rx_poll(struct xr_flow *f, int fd);

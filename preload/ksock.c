@@ -48,6 +48,9 @@ uint32_t xr_ksock_poll(int fd, uint32_t events)
 }
 
 #define KSOCK_ESTABLISHED	1	/* TCP_ESTABLISHED; its header and linux/tcp.h exclude each other */
+/* a FIN counts as a byte: by TCP_* state, one that was received, one that was sent */
+#define KSOCK_FIN_RX		(1u << 8 | 1u << 9 | 1u << 11 | 1u << 6)
+#define KSOCK_FIN_TX		(1u << 4 | 1u << 5 | 1u << 9 | 1u << 11 | 1u << 6)
 
 /*
  * written = bytes ever handed to the kernel; read = bytes ever taken from it.  Both in
@@ -84,11 +87,33 @@ int xr_ksock_offsets(int fd, uint64_t *written, uint64_t *read)
 	return -EAGAIN;
 }
 
+int xr_ksock_written(int fd, int connects, uint64_t *written)
+{
+	struct tcp_info a, b;
+	int i, outq;
+
+	for (i = 0; i < 16; i++) {
+		socklen_t la = sizeof(a), lb = sizeof(b);
+		long r = xr_sys5(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, &a, &la);
+
+		if (!r)
+			r = xr_sys3(SYS_ioctl, fd, SIOCOUTQ, &outq);
+		if (!r)
+			r = xr_sys5(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, &b, &lb);
+		if (r)
+			return (int)r;
+		if (a.tcpi_bytes_acked != b.tcpi_bytes_acked || a.tcpi_state != b.tcpi_state)
+			continue;
+		/* the SYN of the connecting end was acknowledged as a byte */
+		*written = a.tcpi_bytes_acked - (connects && a.tcpi_bytes_acked) + (uint64_t)(unsigned int)outq -
+			   (KSOCK_FIN_TX >> a.tcpi_state & 1);
+		return 0;
+	}
+	return -EAGAIN;
+}
+
 int xr_ksock_moved(int fd, uint64_t *written, uint64_t *read)
 {
-	/* a FIN counts as a byte: by TCP_* state, one that was received, one that was sent */
-	const uint32_t fin_rx = 1u << 8 | 1u << 9 | 1u << 11 | 1u << 6;
-	const uint32_t fin_tx = 1u << 4 | 1u << 5 | 1u << 9 | 1u << 11 | 1u << 6;
 	struct tcp_info a;
 	socklen_t len = sizeof(a);
 	int inq = 0;
@@ -100,8 +125,8 @@ int xr_ksock_moved(int fd, uint64_t *written, uint64_t *read)
 		return -EOPNOTSUPP;
 	xr_sys3(SYS_ioctl, fd, SIOCINQ, &inq);
 	*written = a.tcpi_bytes_sent - a.tcpi_bytes_retrans + a.tcpi_notsent_bytes -
-		   (fin_tx >> a.tcpi_state & 1);
-	*read = a.tcpi_bytes_received - (uint64_t)(unsigned int)inq - (fin_rx >> a.tcpi_state & 1);
+		   (KSOCK_FIN_TX >> a.tcpi_state & 1);
+	*read = a.tcpi_bytes_received - (uint64_t)(unsigned int)inq - (KSOCK_FIN_RX >> a.tcpi_state & 1);
 	return 0;
 }
 

@@ -132,11 +132,14 @@ void xr_flow_list(struct xr_flow *f, int fd)
 void xr_flow_stats_last(struct xr_flow *f, int fd)
 {
 	struct xr_stats_flow *st = f->st;
-	uint64_t written, got;
+	uint64_t written, got, acked;
 
 	if (!st || xr_process_passed() || f->owner_pid != xr_getpid() ||
 	    xr_ksock_moved(fd, &written, &got))
 		return;
+	/* where both disagree the kernel may have counted packets that it could not send */
+	if (written != xr_load_relaxed(&f->tcp_tx) && !xr_ksock_written(fd, f->role == XR_FLOW_CONNECT, &acked))
+		written = acked;
 	xr_store_relaxed(&st->tx.bytes[XR_CARRIER_TCP], written - xr_load_relaxed(&st->tx.twice));
 	xr_store_relaxed(&st->rx.bytes[XR_CARRIER_TCP], got - xr_load_relaxed(&st->rx.twice));
 }

@@ -9,6 +9,18 @@
 
 /* ---- both ends know all: attach, READY, START ------------------------------ */
 
+/* Has the kernel been given what the hooks gave it, and no more?  tx_lock held. */
+static int up_written(const struct xr_flow *f, int fd, uint64_t *written)
+{
+	uint64_t own = xr_load_relaxed(&f->tcp_tx);
+	int r;
+
+	if (*written == own)
+		return 0;
+	r = xr_ksock_written(fd, f->role == XR_FLOW_CONNECT, written);
+	return r ? r : *written == own ? 0 : -EILSEQ;
+}
+
 /* tx_lock and rx_lock held.  1: the receive direction now goes through the hooks. */
 static int up_enter_rx(struct xr_flow *f, int fd)
 {
@@ -24,8 +36,8 @@ static int up_enter_rx(struct xr_flow *f, int fd)
 	r = xr_ksock_offsets(fd, &written, &got);
 	if (!r && got != xr_load_relaxed(&f->tcp_rx))
 		r = -EILSEQ;
-	if (!r && !xr_load_acquire(&f->k_tx) && written != xr_load_relaxed(&f->tcp_tx))
-		r = -EILSEQ;
+	if (!r && !xr_load_acquire(&f->k_tx))
+		r = up_written(f, fd, &written);
 	if (r) {
 		xr_fetch_and(&f->path, ~XR_PATH_RX);
 		return r;
@@ -64,8 +76,8 @@ static int up_leave_tcp(struct xr_flow *f, int fd)
 		return -EAGAIN;
 	}
 	r = xr_ksock_offsets(fd, &written, &got);
-	if (!r && written != xr_load_relaxed(&f->tcp_tx))
-		r = -EILSEQ;
+	if (!r)
+		r = up_written(f, fd, &written);
 	if (!r)
 		r = xr_flow_tx_start(f, written);
 	if (r) {

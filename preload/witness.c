@@ -56,6 +56,8 @@ static int witness_own(const struct xr_flow *f, int fd, uint64_t *written, uint6
 	    len < offsetof(struct tcp_info, tcpi_bytes_retrans) + 8 || i.tcpi_state != ESTABLISHED)
 		return -EAGAIN;
 	*written = i.tcpi_bytes_sent - i.tcpi_bytes_retrans + i.tcpi_notsent_bytes;
+	if (*written != xr_load_relaxed(&f->tcp_tx) && xr_ksock_written(fd, f->role == XR_FLOW_CONNECT, written))
+		return -EAGAIN;
 	/* the SYN of the connecting end was acknowledged as a byte */
 	*acked = i.tcpi_bytes_acked - (f->role == XR_FLOW_CONNECT && i.tcpi_bytes_acked);
 	return 0;

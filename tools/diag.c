@@ -25,11 +25,12 @@
 /* A FIN counts as a byte, in either direction; in the receive queue until it is read. */
 static void take_counts(const struct inet_diag_msg *msg, const struct tcp_info *ti, struct xr_diag *out)
 {
+	uint64_t fin_sent = FIN_SENT >> msg->idiag_state & 1;
 	bool fin_read = !msg->idiag_rqueue && (FIN_RECEIVED >> msg->idiag_state & 1);
 
 	out->counted = true;
-	out->written = ti->tcpi_bytes_sent - ti->tcpi_bytes_retrans + ti->tcpi_notsent_bytes -
-		       (FIN_SENT >> msg->idiag_state & 1);
+	out->written = ti->tcpi_bytes_sent - ti->tcpi_bytes_retrans + ti->tcpi_notsent_bytes - fin_sent;
+	out->confirmed = ti->tcpi_bytes_acked + msg->idiag_wqueue - fin_sent;
 	out->read = ti->tcpi_bytes_received - msg->idiag_rqueue - fin_read;
 }
 

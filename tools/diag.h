@@ -14,6 +14,11 @@ struct xr_diag {
 	uint32_t rqueue, wqueue; /* bytes unread, bytes unacknowledged */
 	bool counted;		 /* the kernel knows the following */
 	uint64_t written, read;	 /* bytes that programs ever gave to and took from the socket */
+	/*
+	 * Bytes acknowledged and bytes that wait for that: written, and the SYN of the end that connected. Less when
+	 * packets could not leave their host, which the kernel has counted in written (preload/ksock.h).
+	 */
+	uint64_t confirmed;
 };
 
 /*

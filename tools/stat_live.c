@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/config.h"
 #include "diag.h"
 #include "stat.h"
 
@@ -35,6 +36,8 @@ static void ask_kernel(struct xr_segment *seg, struct xr_segment_flow *f)
 	}
 	if (!d.counted)
 		return;
+	if (d.written > d.confirmed)
+		d.written = d.confirmed - (f->id.role == XR_ROLE_CLIENT);
 	replace(seg, XR_STAT_BYTES_TX_TCP, &f->tx.bytes[XR_CARRIER_TCP], d.written, f->tx.twice);
 	replace(seg, XR_STAT_BYTES_RX_TCP, &f->rx.bytes[XR_CARRIER_TCP], d.read, f->rx.twice);
 }

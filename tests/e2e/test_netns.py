@@ -90,6 +90,39 @@ def test_one_namespace_is_one_host(apart):
     raise AssertionError(p.carriers())
 
 
+def moves(p, *conn):
+    for _ in range(60):
+        p.turns(4, 1000, *conn)
+        got = p.carriers()
+        if all(f["carrier"] == "shm" for f in got.values()):
+            return
+    raise AssertionError(got)
+
+
+def unheard(p, host):
+    """Both ends write while their host has not got its address: the kernel counts as sent, again and again, what stays there."""
+    hosts.batch(["addr del %s/24 dev %s" % (host.address, host.link)], host.name)
+    p.c.sendall(3000)
+    p.s.sendall(2000)
+    time.sleep(0.7)
+    counted = [(e.info(), e) for e in (p.c, p.s)]
+    hosts.batch(["addr add %s/24 dev %s" % (host.address, host.link)], host.name)
+    assert any(t.bytes_sent - t.bytes_retrans + t.notsent_bytes > e.tx for t, e in counted), counted
+    assert p.s.recv(3000, shell.WAITALL).ret == 3000
+    assert p.c.recv(2000, shell.WAITALL).ret == 2000
+
+
+def test_what_did_not_leave_its_host(apart):
+    """... and that is no I/O of somebody else, nor shown as bytes of the program."""
+    host = apart.hosts["client"]
+    p = shell.Pair(apart, host.address, *(shell.Shell(apart, "client") for _ in range(2)))
+    unheard(p, host)
+    assert sorted((f["tx"]["bytes"]["tcp"], f["rx"]["bytes"]["tcp"]) for f in p.carriers().values()) == [
+        (2000, 3000), (3000, 2000)]
+    moves(p)
+    p.turns(20, 5000)
+
+
 # ---- with a directory in common ------------------------------------------------------------
 
 
@@ -100,15 +133,6 @@ def joined(apart):
         apart.env["XRDMA_RUN_DIR"] = d
         yield apart
         harness.until(lambda: not os.listdir(d), 5, lambda: "no name left in %r" % os.listdir(d))
-
-
-def moves(p, *conn):
-    for _ in range(60):
-        p.turns(4, 1000, *conn)
-        got = p.carriers()
-        if all(f["carrier"] == "shm" for f in got.values()):
-            return
-    raise AssertionError(got)
 
 
 @pytest.mark.parametrize("family", ["v4", "v6"])
@@ -156,6 +180,14 @@ def test_it_comes_back(joined):
     while {f["carrier"] for f in p.carriers().values()} != {"shm"}:
         assert time.monotonic() < end, p.carriers()
         p.turns(4, 1000)
+
+
+@pytest.mark.parametrize("who", ["server", "client"])
+def test_what_did_not_leave_its_host_and_a_witness(joined, who):
+    p = shell.Pair(joined, joined.address)
+    unheard(p, joined.hosts[who])
+    moves(p)
+    p.turns(20, 5000)
 
 
 def test_only_one_end_writes(joined):
