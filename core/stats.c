@@ -361,6 +361,7 @@ struct xr_stats_flow *xr_stats_flow_alloc(int fd, uint64_t inode, unsigned int r
 	memset(f->device, 0, sizeof(f->device));
 	xr_store_relaxed(&f->rdma.qpn, 0);
 	xr_store_relaxed(&f->hold, 0);
+	xr_store_relaxed(&f->again_ms, 0);
 	xr_stats_addr_set(&f->ident.local, local);
 	xr_stats_addr_set(&f->ident.peer, peer);
 	xr_store_relaxed(&f->ident.fd, fd);
@@ -467,6 +468,14 @@ void xr_stats_flow_reason(struct xr_stats_flow *f, enum xr_reason reason)
 	xr_stats_ident_end(f);
 }
 
+void xr_stats_flow_again(struct xr_stats_flow *f, uint64_t at_ns)
+{
+	uint32_t ms = (uint32_t)(at_ns / 1000000u);
+
+	if (f)
+		xr_store_relaxed(&f->again_ms, at_ns && !ms ? 1 : ms);
+}
+
 void xr_stats_flow_carrier(struct xr_stats_flow *f, enum xr_carrier tx, enum xr_carrier rx,
 			   uint32_t peer_pid)
 {
@@ -489,6 +498,8 @@ void xr_stats_flow_carrier(struct xr_stats_flow *f, enum xr_carrier tx, enum xr_
 	if (tx != XR_CARRIER_TCP && rx != XR_CARRIER_TCP)
 		xr_store_relaxed(&f->ident.reason, XR_REASON_NONE);
 	xr_stats_ident_end(f);
+	if (tx != XR_CARRIER_TCP)
+		xr_store_relaxed(&f->again_ms, 0);
 }
 
 int xr_stats_device_held(const struct xr_stats_header *h, const char *name)

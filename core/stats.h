@@ -43,8 +43,8 @@
  * messages that were sent.
  */
 #define XR_STATS_TABLE(X)                                                                          \
-	X(FLOWS_OPENED, "flows_opened", "TCP sockets made or accepted, also those that listen or never connect") \
-	X(FLOWS_CLOSED, "flows_closed", "TCP sockets of those that were opened and are closed")    \
+	X(FLOWS_OPENED, "flows_opened", "TCP connections begun or accepted; less those closed, what is open now") \
+	X(FLOWS_CLOSED, "flows_closed", "of these, connections that are closed")                                \
 	X(FLOWS_UPGRADED, "flows_upgraded", "connections moved to a fabric")                       \
 	X(FLOWS_SHM, "flows_now_shm", "connections on shared memory now")                          \
 	X(FLOWS_RDMA, "flows_now_rdma", "connections on RDMA now")                                 \
@@ -172,6 +172,7 @@ struct xr_stats_flow {
 	struct xr_stats_ident ident;
 	struct xr_stats_ctl ctl;
 	_Atomic uint32_t hold; /* written by operators: not 0: it shall be on TCP */
+	_Atomic uint32_t again_ms; /* CLOCK_MONOTONIC, modulo 2^32: may leave TCP again; 0: does not wait */
 	_Alignas(128) struct xr_stats_dir tx;
 	struct xr_stats_rdma rdma;
 	_Alignas(128) struct xr_stats_dir rx;
@@ -398,6 +399,8 @@ void xr_stats_flow_state(struct xr_stats_flow *f, enum xr_stats_state state);
 /* The program has closed it: XR_STATE_CLOSING, and no descriptor any more. */
 void xr_stats_flow_closing(struct xr_stats_flow *f);
 void xr_stats_flow_reason(struct xr_stats_flow *f, enum xr_reason reason);
+/* It may leave TCP again from this time on; 0: nobody knows when, or it has. */
+void xr_stats_flow_again(struct xr_stats_flow *f, uint64_t at_ns);
 void xr_stats_flow_carrier(struct xr_stats_flow *f, enum xr_carrier tx, enum xr_carrier rx,
 			   uint32_t peer_pid);
 /* 1: an operator has taken this device out of use. */

@@ -107,6 +107,7 @@ static void flow_show(struct xr_flow *f, int fd)
 	if (f->reason != XR_REASON_CLOSED && f->reason != XR_REASON_LISTENER)
 		xr_flow_list(f, fd);
 	xr_stats_flow_reason(f->st, (enum xr_reason)f->reason);
+	xr_stats_flow_again(f->st, 0);
 }
 
 void xr_flow_stay_tcp(struct xr_flow *f, int fd, enum xr_reason why)
@@ -272,11 +273,12 @@ void xr_flow_release(struct xr_flow *f)
 
 void xr_flow_closed(struct xr_flow *f)
 {
-	xr_slab_lock();
-	xr_count(&xr_stats_now()->counter[XR_STAT_FLOWS_CLOSED], 1);
-	xr_slab_unlock();
+	/* those of the parent that a child closes go on there */
 	if (f->owner_pid != xr_getpid())
 		return;
+	xr_slab_lock();
+	xr_count(&xr_stats_now()->counter[XR_STAT_FLOWS_CLOSED], f->connected);
+	xr_slab_unlock();
 	/* a forked child may take the flow over (xr_fds_adopt), or drain what was left to it */
 	if (!xr_flow_holders(f))
 		xr_store_release(&f->path, 0);

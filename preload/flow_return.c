@@ -76,6 +76,7 @@ static void far_next(struct xr_flow *f, uint64_t first, uint64_t least)
 	if (at < want)
 		at = first ? (want + at - 1) / at * at : want;
 	f->up_after = from + at;
+	xr_stats_flow_again(f->st, f->up_after);
 	/* each call that moves bytes would look at the clock until then */
 	if (f->up_after - now > FAR_FIRST_NS)
 		xr_flow_need(f, 16, 65536);
@@ -113,6 +114,7 @@ int xr_flow_return_plan(struct xr_flow *f)
 		far_next(f, xr_tuned(&xr_cfg.return_after), return_wait(f));
 	} else {
 		f->up_after = now + return_wait(f);
+		xr_stats_flow_again(f->st, f->up_after);
 		return_thresholds(f);
 	}
 	if (f->returns < UINT8_MAX)
@@ -126,6 +128,7 @@ int xr_flow_return_failed(struct xr_flow *f, enum xr_reason why)
 	if (f->upgrade_off || f->npast == XR_FLOW_PAST || !xr_flow_may_return(why) || ++f->fails >= RETURN_ATTEMPTS)
 		return 0;
 	f->up_after = xr_now_ns() + return_wait(f);
+	xr_stats_flow_again(f->st, f->up_after);
 	if (f->returns < UINT8_MAX)
 		f->returns++;
 	f->up_tries = 0;
@@ -172,6 +175,7 @@ int xr_flow_return_due(struct xr_flow *f)
 	}
 	if (!xr_load_relaxed(&f->link->dead) && (xr_flow_peer_state(f) & XR_DIR_STAYS)) {
 		xr_store_relaxed(&f->upgrade_off, 1);
+		xr_stats_flow_again(f->st, 0);
 		xr_fetch_and(&f->path, ~XR_PATH_COUNT);
 		return 0;
 	}

@@ -97,8 +97,9 @@ XR_HOT struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, i
 			return NULL;
 	}
 	xr_control_tuned();
-	/* under the lock, and nowhere else */
-	xr_count(&xr_stats_now()->counter[XR_STAT_FLOWS_OPENED], 1);
+	/* under the lock, and nowhere else; what may yet listen is no connection */
+	if (role == XR_FLOW_ACCEPT)
+		xr_count(&xr_stats_now()->counter[XR_STAT_FLOWS_OPENED], 1);
 	xr_slab_unlock();
 	f = &s->flow[i];
 	p = f->priv;
@@ -172,7 +173,11 @@ XR_HOT void xr_flow_connecting(struct xr_flow *f, int fd)
 		return;
 	if (connects)
 		f->role = XR_FLOW_CONNECT;
+	xr_slab_lock();
+	/* two threads may have met here */
+	xr_count(&xr_stats_now()->counter[XR_STAT_FLOWS_OPENED], !f->connected);
 	f->connected = 1;
+	xr_slab_unlock();
 	if (xr_unlikely(xr_load_relaxed(&f->upgrade_off))) {
 		connected_off(f, fd);
 		return;

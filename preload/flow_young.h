@@ -103,7 +103,7 @@ static inline int xr_flow_drop(struct xr_flow *f)
 	f->next_free = s->free;
 	s->free = f->index;
 	/* under the lock, and nowhere else */
-	xr_count(&xr_stats_now()->counter[XR_STAT_FLOWS_CLOSED], 1);
+	xr_count(&xr_stats_now()->counter[XR_STAT_FLOWS_CLOSED], f->connected);
 	xr_slab_unlock();
 	if (tx)
 		xr_stats_add(XR_STAT_BYTES_TX_TCP, tx);

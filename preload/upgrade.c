@@ -111,6 +111,7 @@ static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *att
 			xr_up_expired(u);
 			return;
 		}
+		xr_up_unheard(u);
 	}
 	if (u->state >= XR_UP_EXCHANGED && up_peer_lost(f)) {
 		*retreat = XR_REASON_PEER_REFUSED;

@@ -129,6 +129,8 @@ int xr_up_elsewhere(struct xr_flow *f, uint32_t dir);
 void xr_up_give_up(struct xr_flow *f, enum xr_reason why);
 /* For want of descriptors: another one.  0: waited long enough. */
 int xr_up_scarce_later(struct xr_flow *f);
+/* Shows that nobody has called yet, where somebody would have. */
+void xr_up_unheard(const struct xr_upgrade *u);
 int xr_up_is_expired(const struct xr_upgrade *u);
 void xr_up_expired(struct xr_upgrade *u);
 /* It ends without result; what it named to the peer is marked gone. */
@@ -141,6 +143,8 @@ void xr_up_step_failed(struct xr_upgrade *u, int r);
 void xr_up_free(struct xr_upgrade *u);
 /* The reason for now; it goes on looking. */
 void xr_up_found_nobody(struct xr_flow *f);
+/* The same, not counted: the first that is known of it. */
+void xr_up_show(struct xr_flow *f, enum xr_reason why);
 /* Another attempt when the connection has lived on for a while. */
 void xr_up_later(struct xr_flow *f, uint32_t turns, uint64_t bytes);
 

@@ -138,6 +138,7 @@ void xr_up_give_up(struct xr_flow *f, enum xr_reason why)
 	xr_store_relaxed(&f->reason, (uint16_t)why);
 	xr_stats_reason(why);
 	xr_stats_flow_reason(f->st, why);
+	xr_stats_flow_again(f->st, 0);
 	if (!(xr_load_relaxed(&f->path) & XR_PATH_FABRIC)) {
 		xr_fetch_and(&f->path, ~XR_PATH_COUNT);
 		xr_stats_flow_state(f->st, XR_STATE_ESTAB);
@@ -149,6 +150,13 @@ void xr_up_found_nobody(struct xr_flow *f)
 	xr_store_relaxed(&f->reason, XR_REASON_PEER_NOT_XRDMA);
 	xr_stats_reason(XR_REASON_PEER_NOT_XRDMA);
 	xr_stats_flow_reason(f->st, XR_REASON_PEER_NOT_XRDMA);
+}
+
+/* What is known before the attempts are over.  It is shown, and counted when they are. */
+void xr_up_show(struct xr_flow *f, enum xr_reason why)
+{
+	if (f->st && xr_load_relaxed(&f->st->ident.reason) == XR_REASON_YOUNG)
+		xr_stats_flow_reason(f->st, why);
 }
 
 /* Another attempt when the connection has lived on for a while. */
@@ -251,6 +259,8 @@ void xr_up_fail(struct xr_upgrade *u, enum xr_reason why)
 #define UP_LISTEN_TURNS	1024u		/* and a program that took so many turns would have called, ... */
 #define UP_LISTEN_ALONE	512u		/* ... where none was met that others keep from it: UP_CALLS_LATE */
 #define UP_LISTEN_BYTES	(16ull << 20)	/* likewise one that has read so much: more than sockets hold */
+#define UP_UNHEARD_TURNS 16u		/* a peer with these settings would have called: shown before it is given up */
+#define UP_UNHEARD_BYTES (4ull << 20)
 #define UP_OFFER_NS	2000000ull	/* an offer that nobody takes for so long, and so many turns, goes by name */
 #define UP_OFFER_TURNS	8u
 #define UP_OFFER_IDLE_NS 1000000000ull	/* ... and of an idle connection keeps its place, if others want it */
@@ -264,6 +274,20 @@ static int up_listened(const struct xr_upgrade *u)
 	return (xr_load_relaxed(&f->turns) - u->turns >= (xr_links_any() ? UP_LISTEN_TURNS : UP_LISTEN_ALONE) ||
 		xr_load_relaxed(&f->tcp_tx) + xr_load_relaxed(&f->tcp_rx) - u->bytes >= UP_LISTEN_BYTES) &&
 	       xr_now_ns() - u->begun > UP_LISTEN_NS;
+}
+
+/* Nor by now, where it has the settings of this end; it is still listened for. */
+void xr_up_unheard(const struct xr_upgrade *u)
+{
+	const struct xr_flow *f = u->f;
+
+	if (u->state != XR_UP_LISTENING || u->conn >= 0 || u->past.link || !f->st ||
+	    xr_load_relaxed(&f->st->ident.reason) != XR_REASON_YOUNG)
+		return;
+	if ((xr_load_relaxed(&f->turns) - u->turns >= UP_UNHEARD_TURNS ||
+	     xr_load_relaxed(&f->tcp_tx) + xr_load_relaxed(&f->tcp_rx) - u->bytes >= UP_UNHEARD_BYTES) &&
+	    xr_now_ns() - u->begun > UP_LISTEN_NS)
+		xr_up_show(u->f, XR_REASON_PEER_NOT_XRDMA);
 }
 
 int xr_up_is_expired(const struct xr_upgrade *u)
@@ -305,6 +329,7 @@ void xr_up_expired(struct xr_upgrade *u)
 			xr_up_fail(u, XR_REASON_TIMEOUT);
 			return;
 		}
+		xr_up_show(f, XR_REASON_PEER_NOT_XRDMA);
 		xr_up_free(u);
 		/* "young" is not the truth any more */
 		if (again && tries && xr_load_relaxed(&f->reason) == XR_REASON_YOUNG)
@@ -317,6 +342,7 @@ void xr_up_expired(struct xr_upgrade *u)
 	}
 	/* the programs may just have been idle for longer than the handshake may take */
 	if (++f->up_tries < 4) {
+		xr_up_show(f, XR_REASON_TIMEOUT);
 		xr_up_drop(u);
 		xr_up_later(f, 8u << f->up_tries, 65536ull << f->up_tries);
 		return;
@@ -420,6 +446,7 @@ void xr_up_step_failed(struct xr_upgrade *u, int r)
 		return;
 	}
 	if ((r == -EAGAIN || r == -EPIPE) && ++f->up_tries < 4) {
+		xr_up_show(f, xr_up_errno_reason(r));
 		xr_up_drop(u);
 		xr_up_later(f, 2u << f->up_tries, 32768ull << f->up_tries);
 		return;

@@ -234,6 +234,8 @@ static void up_begin_call(struct xr_upgrade *u, int fd)
 		xr_up_found_nobody(f);
 		up_seldom(f);
 	} else {
+		if (f->up_tries >= UP_CALLS)
+			xr_up_show(f, XR_REASON_PEER_NOT_XRDMA);
 		xr_up_later(f, any ? 1 : 2u << n, any ? 4096 : 8192ull << n);
 	}
 }
@@ -316,6 +318,8 @@ void xr_up_begin(struct xr_flow *f, int fd)
 	if (why == XR_REASON_OPERATOR) {
 		xr_store_relaxed(&f->reason, XR_REASON_OPERATOR);
 		xr_stats_flow_reason(f->st, XR_REASON_OPERATOR);
+		/* as soon as it is let go */
+		xr_stats_flow_again(f->st, xr_now_ns());
 		xr_up_later(f, 8, 65536);
 		return;
 	}

@@ -59,6 +59,9 @@ int xr_up_finish(struct xr_upgrade *u, int fd)
 		return r;
 	u->state = XR_UP_READY;
 	xr_control_open();
+	/* what was shown while nobody answered is not the truth any more */
+	if (f->st && xr_load_relaxed(&f->st->ident.reason) == XR_REASON_PEER_NOT_XRDMA)
+		xr_stats_flow_reason(f->st, XR_REASON_YOUNG);
 	xr_stats_flow_state(f->st, XR_STATE_UPGRADING);
 	return 0;
 }

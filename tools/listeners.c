@@ -86,13 +86,50 @@ static bool under_xrdma(const char *pid)
 	return found;
 }
 
+static void read_name(const char *pid, char *name, size_t size)
+{
+	char path[40];
+	FILE *f;
+
+	*name = '\0';
+	snprintf(path, sizeof(path), "/proc/%.16s/comm", pid);
+	f = fopen(path, "re");
+	if (f) {
+		if (!fgets(name, (int)size, f))
+			*name = '\0';
+		fclose(f);
+	}
+	name[strcspn(name, "\n")] = '\0';
+	for (char *p = name; *p; p++)
+		if (*p < ' ' || *p >= 0x7f)
+			*p = '?';
+}
+
+size_t xr_stat_programs(const struct xr_stat_options *opt)
+{
+	DIR *proc = opendir("/proc");
+	struct dirent *de;
+	size_t n = 0;
+
+	while (proc && (de = readdir(proc))) {
+		char *end, name[64];
+		long pid = strtol(de->d_name, &end, 10);
+
+		if (*end || pid <= 0)
+			continue;
+		read_name(de->d_name, name, sizeof(name));
+		n += (!opt->program || xr_glob(opt->program, name)) && under_xrdma(de->d_name);
+	}
+	if (proc)
+		closedir(proc);
+	return n;
+}
+
 /* The entry of a process in the set, made if it has published nothing. */
 static struct xr_segment *segment_of(struct xr_stat_set *set, const char *pid)
 {
 	struct xr_segment *seg;
-	char path[40];
 	pid_t n = (pid_t)strtol(pid, NULL, 10);
-	FILE *f;
 
 	for (size_t i = 0; i < set->n; i++)
 		if (set->seg[i].pid == n && set->seg[i].life == XR_SEGMENT_LIVE)
@@ -104,17 +141,7 @@ static struct xr_segment *segment_of(struct xr_stat_set *set, const char *pid)
 	seg += set->n++;
 	memset(seg, 0, sizeof(*seg));
 	seg->pid = n;
-	snprintf(path, sizeof(path), "/proc/%.16s/comm", pid);
-	f = fopen(path, "re");
-	if (f) {
-		if (!fgets(seg->program, sizeof(seg->program), f))
-			seg->program[0] = '\0';
-		fclose(f);
-	}
-	seg->program[strcspn(seg->program, "\n")] = '\0';
-	for (char *p = seg->program; *p; p++)
-		if (*p < ' ' || *p >= 0x7f)
-			*p = '?';
+	read_name(pid, seg->program, sizeof(seg->program));
 	return seg;
 }
 

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SIZE_MAX_SANE (1ll << 31)
@@ -182,6 +183,7 @@ static bool copy_flow(const struct xr_stats_flow *f, struct xr_segment_flow *out
 		out->attempts = xr_load_relaxed(&f->ctl.attempts);
 		out->upgrades = xr_load_relaxed(&f->ctl.upgrades);
 		out->retreats = xr_load_relaxed(&f->ctl.retreats);
+		out->again_ms = xr_load_relaxed(&f->again_ms);
 		if (!copy_rdma(f, out))
 			continue;
 		out->held = xr_load_relaxed(&f->hold) != 0;
@@ -399,6 +401,20 @@ const char *xr_segment_gid(const struct xr_segment_flow *f, char *buf, size_t si
 const char *xr_segment_device(const struct xr_segment_flow *f)
 {
 	return *f->device ? f->device : XR_STATS_SHM;
+}
+
+bool xr_segment_again(const struct xr_segment_flow *f, double *seconds)
+{
+	struct timespec ts;
+	int32_t left;
+
+	if (!f->again_ms || f->held || !f->id.reason || xr_segment_on_fabric(f))
+		return false;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	left = (int32_t)(f->again_ms - (uint32_t)((uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000));
+	*seconds = left > 0 ? left / 1e3 : 0;
+	/* what is due is tried all the time but for an operator's, of whom one wants to know that he let it go */
+	return left > 0 || f->id.reason == XR_REASON_OPERATOR;
 }
 
 bool xr_segment_on_fabric(const struct xr_segment_flow *f)

@@ -22,6 +22,7 @@ struct xr_segment_flow {
 		uint32_t slots, credits;
 	} tx, rx;
 	uint64_t turns, attempts, upgrades, retreats;
+	uint32_t again_ms; /* of stats.h: for xr_segment_again() */
 	char device[XR_STATS_DEVICE]; /* of RDMA, if it ever was there; printable ASCII */
 	struct {
 		uint32_t qpn, peer_qpn; /* qpn 0: it never was on RDMA */
@@ -103,6 +104,9 @@ unsigned int xr_segment_off(const struct xr_segment *seg);
 
 /* A direction of the flow is on a fabric. */
 bool xr_segment_on_fabric(const struct xr_segment_flow *f);
+
+/* It is on TCP, and nobody holds it there: seconds until this end may leave it again, 0 with its next data. */
+bool xr_segment_again(const struct xr_segment_flow *f, double *seconds);
 
 /* "fe80::1": the GID of the device that carries the flow over RDMA, or did. The text lives in buf. */
 const char *xr_segment_gid(const struct xr_segment_flow *f, char *buf, size_t size);

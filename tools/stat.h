@@ -41,6 +41,9 @@ int xr_stat_collect(const struct xr_stat_options *opt, struct xr_stat_set *set);
  */
 int xr_stat_add_listeners(const struct xr_stat_options *opt, struct xr_stat_set *set);
 
+/* Processes under xrdma that opt->program admits, as /proc shows them to this user, whatever they publish. */
+size_t xr_stat_programs(const struct xr_stat_options *opt);
+
 /* Brings queues and bytes of open connections up to this moment: what a process last wrote is older. */
 int xr_stat_live(struct xr_stat_set *set);
 
@@ -87,7 +90,7 @@ void xr_stat_labels(FILE *out, int pid, const char *program);
 bool xr_stat_wanted(const struct xr_stat_options *opt, const struct xr_segment_flow *f);
 
 void xr_stat_print_table(FILE *out, const struct xr_stat_options *opt, const struct xr_stat_set *set);
-void xr_stat_print_totals(FILE *out, const struct xr_stat_set *set);
+void xr_stat_print_totals(FILE *out, const struct xr_stat_options *opt, const struct xr_stat_set *set);
 int xr_stat_print_json(FILE *out, const struct xr_stat_set *set);
 void xr_stat_print_prometheus(FILE *out, const struct xr_stat_set *set);
 

@@ -13,7 +13,8 @@
 
 /* Where a request stands, over all processes. */
 struct tally {
-	unsigned int processes, flows, waiting, held, refused;
+	unsigned int processes, flows, waiting, held, refused, backing_off;
+	double again; /* seconds until the last of those backing off may leave TCP */
 	struct asked {
 		uid_t uid;
 		char file[sizeof(((struct xr_segment *)0)->file)];
@@ -159,9 +160,13 @@ static int ask_all(const struct xr_stat_options *opt, const struct xr_stat_set *
 
 static void look(const struct xr_stat_options *opt, const struct xr_stat_set *set, struct tally *t)
 {
+	double again;
+
 	t->flows = 0;
 	t->waiting = 0;
 	t->held = 0;
+	t->backing_off = 0;
+	t->again = 0;
 	for (size_t i = 0; i < set->n; i++)
 		for (uint32_t j = 0; was_asked(t, &set->seg[i]) && j < set->seg[i].n_flows; j++) {
 			const struct xr_segment_flow *f = &set->seg[i].flow[j];
@@ -173,6 +178,10 @@ static void look(const struct xr_stat_options *opt, const struct xr_stat_set *se
 			t->flows++;
 			t->waiting += xr_segment_on_fabric(f);
 			t->held += f->held;
+			if (xr_segment_again(f, &again) && again >= 0.05) {
+				t->backing_off++;
+				t->again = again > t->again ? again : t->again;
+			}
 		}
 }
 
@@ -182,6 +191,8 @@ static void say_return(const struct tally *t)
 
 	printf("%u connection%s of %u process%s may leave TCP", n, n == 1 ? "" : "s", t->processes,
 	       t->processes == 1 ? "" : "es");
+	if (t->backing_off)
+		printf(", %u of them in %s%.1f s", t->backing_off, t->backing_off == 1 ? "" : "up to ", t->again);
 	if (t->held)
 		printf(", %u %s still held by another --retreat", t->held, t->held == 1 ? "is" : "are");
 	printf("\n");

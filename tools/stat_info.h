@@ -17,6 +17,8 @@
 	X("upgrades", "N", "attempts that moved it to a fabric")                                   \
 	X("retreats", "N", "times that it came back to TCP")                                       \
 	X("last_reason", "reason", "of the last failed attempt or retreat; left out if there was none") \
+	X("again", "seconds", "until this end may leave TCP again, 0 with the next data; left out if "    \
+	  "nothing waits for that")                                                                \
 	X("bytes_tcp", "bytes/bytes", "sent and received over TCP, from the first byte on")        \
 	X("bytes_shm", "bytes/bytes", "sent and received over shared memory")                      \
 	X("bytes_rdma", "bytes/bytes", "sent and received over RDMA")                              \

@@ -7,7 +7,9 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/reason.h"
 #include "stat.h"
@@ -94,6 +96,7 @@ static char *info_line(const struct xr_segment_flow *f)
 {
 	static const char *const roles[] = {"", " role:client", " role:server"};
 	char *text = NULL;
+	double again;
 	size_t size;
 	FILE *m = open_memstream(&text, &size);
 
@@ -109,6 +112,8 @@ static char *info_line(const struct xr_segment_flow *f)
 		f->turns, f->attempts, f->upgrades, f->retreats);
 	if (f->id.last_reason)
 		fprintf(m, " last_reason:%s", xr_reason_name(f->id.last_reason));
+	if (xr_segment_again(f, &again))
+		fprintf(m, " again:%.1fs", again);
 	fprintf(m,
 		" bytes_tcp:%" PRIu64 "/%" PRIu64 " bytes_shm:%" PRIu64 "/%" PRIu64
 		" bytes_rdma:%" PRIu64 "/%" PRIu64 " msgs:%" PRIu64 "/%" PRIu64,
@@ -138,6 +143,7 @@ static void make_row(struct xr_stat_row *r, const struct xr_stat_options *opt, c
 {
 	bool fabric = xr_segment_on_fabric(f);
 	char buf[CELL];
+	double again;
 
 	xr_stat_cell(r, 0, "%s", xr_segment_state(f));
 	xr_stat_cell(r, 1, "%" PRIu64, f->rx.queue);
@@ -145,7 +151,11 @@ static void make_row(struct xr_stat_row *r, const struct xr_stat_options *opt, c
 	xr_stat_cell(r, 3, "%s", xr_stat_addr(&f->id.local, opt->numeric, opt->resolve, buf, sizeof(buf)));
 	xr_stat_cell(r, 4, "%s", xr_stat_addr(&f->id.peer, opt->numeric, opt->resolve, buf, sizeof(buf)));
 	xr_stat_cell(r, 5, "%s", xr_segment_carrier(f));
-	xr_stat_cell(r, 6, "%s", f->id.reason ? xr_reason_name(f->id.reason) : "-");
+	if (xr_segment_again(f, &again) && again > 0)
+		xr_stat_cell(r, 6, "%s (again in %.1fs)", xr_reason_name(f->id.reason), again);
+	else
+		xr_stat_cell(r, 6, "%s%s", f->id.reason ? xr_reason_name(f->id.reason) : "-",
+		    xr_segment_again(f, &again) ? " (until used)" : "");
 	if (fabric) {
 		xr_stat_cell(r, 7, "%s", xr_stat_human(f->tx.window, buf, sizeof(buf)));
 		xr_stat_cell(r, 8, "%u/%u", f->tx.credits, f->tx.slots);
@@ -160,9 +170,36 @@ static void make_row(struct xr_stat_row *r, const struct xr_stat_options *opt, c
 		r->info = info_line(f);
 }
 
+/* Words do not end at the edge of a terminal; a file gets one line. */
+static void print_info(FILE *out, const char *text, int columns)
+{
+	int at = 0;
+
+	for (const char *word = text + strspn(text, "\t "); *word; word += strspn(word, " ")) {
+		int len = (int)strcspn(word, " ");
+
+		if (!at || (columns && at + 1 + len > columns)) {
+			fputs(at ? "\n\t" : "\t", out);
+			at = 8;
+		}
+		fprintf(out, " %.*s", len, word);
+		at += 1 + len;
+		word += len;
+	}
+	putc('\n', out);
+}
+
+static int terminal_columns(void)
+{
+	struct winsize ws;
+
+	return isatty(STDOUT_FILENO) ? !ioctl(STDOUT_FILENO, TIOCGWINSZ, &ws) && ws.ws_col ? ws.ws_col : 80 : 0;
+}
+
 void xr_stat_print_rows(FILE *out, const char *const *titles, const bool *right, struct xr_stat_row *rows, size_t n,
 			int columns)
 {
+	int edge = terminal_columns();
 	size_t width[COLUMNS];
 
 	for (int c = 0; c < columns; c++) {
@@ -180,7 +217,7 @@ void xr_stat_print_rows(FILE *out, const char *const *titles, const bool *right,
 		}
 		putc('\n', out);
 		if (i && rows[i - 1].info)
-			fprintf(out, "%s\n", rows[i - 1].info);
+			print_info(out, rows[i - 1].info, edge);
 	}
 	for (size_t i = 0; i < n; i++) {
 		for (int c = 0; c < columns; c++)
@@ -202,8 +239,8 @@ static void print_reasons(FILE *out, const uint64_t *n, const char *none)
 	}
 }
 
-/* "6 connections on TCP: peer-not-xrdma 4, young 2" */
-static void print_summary(FILE *out, const struct xr_stat_set *set)
+/* "6 more on TCP: peer-not-xrdma 4, young 2"; how many there are. */
+static unsigned int print_summary(FILE *out, const struct xr_stat_set *set)
 {
 	uint64_t by_reason[XR_REASON_COUNT + 1] = {0};
 	unsigned int on_tcp = 0;
@@ -221,14 +258,15 @@ static void print_summary(FILE *out, const struct xr_stat_set *set)
 		}
 	}
 	if (!on_tcp)
-		return;
+		return 0;
 	fprintf(out, "%u more on TCP", on_tcp);
 	print_reasons(out, by_reason, "upgrading");
 	fputs("; -a lists them\n", out);
+	return on_tcp;
 }
 
-/* What no list can show: connections without a slot, and processes that keep all of theirs on TCP. */
-static void print_unlisted(FILE *out, const struct xr_stat_set *set)
+/* What no list can show: connections without a slot, and processes that keep all on TCP; how many there are. */
+static uint64_t print_unlisted(FILE *out, const struct xr_stat_set *set)
 {
 	uint64_t unlisted[XR_REASON_COUNT + 1] = {0}, off[XR_REASON_COUNT + 1] = {0};
 	uint64_t n = 0, kept = 0;
@@ -255,10 +293,35 @@ static void print_unlisted(FILE *out, const struct xr_stat_set *set)
 		print_reasons(out, unlisted, "no room");
 		fputs("; -t says whose\n", out);
 	}
+	return n + kept;
+}
+
+/* An empty table could mean that one looked in the wrong place. */
+static void print_nothing(FILE *out, const struct xr_stat_options *opt, const struct xr_stat_set *set)
+{
+	const char *whose = geteuid() ? " of yours" : "";
+	const char *what = opt->listeners && !opt->all ? "listening socket" : "connection";
+	size_t n = set->n ? set->n : xr_stat_programs(opt);
+
+	/* what is on channels follows; of a single process it is said on standard error */
+	if (set->n_api || (opt->pid && !set->n))
+		return;
+	if (!n && opt->program)
+		fprintf(out, "no program%s under xrdma is called %s; looked in %s\n", whose, opt->program,
+			opt->base);
+	else if (!n)
+		fprintf(out, "no programs%s under xrdma; looked in %s\n", whose, opt->base);
+	else if (set->n)
+		fprintf(out, "%zu program%s under xrdma, no %ss; looked in %s\n", n, n == 1 ? "" : "s", what,
+			opt->base);
+	else
+		fprintf(out, "%zu program%s under xrdma, without statistics in %s: no TCP so far, stats = no, or "
+			"another stats_dir\n", n, n == 1 ? "" : "s", opt->base);
 }
 
 void xr_stat_print_table(FILE *out, const struct xr_stat_options *opt, const struct xr_stat_set *set)
 {
+	uint64_t others = 0;
 	size_t n = 0, room = 0;
 	struct xr_stat_row *rows;
 
@@ -273,15 +336,26 @@ void xr_stat_print_table(FILE *out, const struct xr_stat_options *opt, const str
 				make_row(&rows[n++], opt, &set->seg[s], &set->seg[s].flow[i]);
 	xr_stat_print_rows(out, titles, right, rows, n, opt->process ? COLUMNS : COLUMNS - 1);
 	if (!opt->all && !opt->listeners)
-		print_summary(out, set);
+		others += print_summary(out, set);
 	if (opt->all || !opt->listeners)
-		print_unlisted(out, set);
+		others += print_unlisted(out, set);
+	if (!n && !others)
+		print_nothing(out, opt, set);
 	free(rows);
 	xr_stat_print_channels(out, opt, set);
 }
 
-void xr_stat_print_totals(FILE *out, const struct xr_stat_set *set)
+/* The queues of a device have nothing to do with a program that uses shared memory only. */
+static bool applies(const struct xr_segment *seg, int counter)
 {
+	return (counter != XR_STAT_QP_CACHE_HITS && counter != XR_STAT_QP_CACHE_MISSES) ||
+	       seg->counter[XR_STAT_BYTES_TX_RDMA] || seg->counter[XR_STAT_BYTES_RX_RDMA];
+}
+
+void xr_stat_print_totals(FILE *out, const struct xr_stat_options *opt, const struct xr_stat_set *set)
+{
+	if (!set->n)
+		print_nothing(out, opt, set);
 	for (size_t s = 0; s < set->n; s++) {
 		const struct xr_segment *seg = &set->seg[s];
 
@@ -293,7 +367,7 @@ void xr_stat_print_totals(FILE *out, const struct xr_stat_set *set)
 			seg->life == XR_SEGMENT_DEAD ? "  dead" : "",
 			why ? "  keeps to TCP: " : "", why ? xr_reason_name(why) : "");
 		for (int i = 0; i < XR_STAT_COUNT; i++)
-			if (seg->counter[i])
+			if (seg->counter[i] && applies(seg, i))
 				fprintf(out, "  %-24s %" PRIu64 "\n", xr_segment_counter_names[i],
 					seg->counter[i]);
 		for (unsigned int i = 0; i < XR_REASON_COUNT; i++)

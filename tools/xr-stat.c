@@ -222,7 +222,7 @@ static int print(FILE *out, const struct xr_stat_options *opt, const struct xr_s
 	if (opt->prometheus)
 		xr_stat_print_prometheus(out, set);
 	else if (opt->totals)
-		xr_stat_print_totals(out, set);
+		xr_stat_print_totals(out, opt, set);
 	else
 		xr_stat_print_table(out, opt, set);
 	return 0;

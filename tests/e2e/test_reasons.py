@@ -74,6 +74,17 @@ def test_a_program_that_is_switched_off_says_so(start, how):
     assert "xrdma_keeps_to_tcp%s 1\n" % label in text and "xrdma_unlisted_total%s 4\n" % label in text
 
 
+def test_totals_count_connections(start):
+    """What has been opened and is not closed is open now: a listening socket is none, nor is what a child lets go of."""
+    p = start(3, "x = socket.socket(); ends.pop().close()\n"
+              "import os\n"
+              "if not os.fork():\n"
+              "    [e.close() for e in ends]; os._exit(0)\n"
+              "os.wait()")
+    (mine,) = [x for x in json.loads(xr_stat(start.env, "-j"))["processes"] if x["pid"] == p.pid]
+    assert (mine["counters"]["flows_opened"], mine["counters"]["flows_closed"]) == (6, 1)
+
+
 def test_a_server_that_is_switched_off_says_so_before_its_first_client(start):
     assert process(start, start(0, XRDMA_ENABLED="no"))["reason"] == "disabled"
 

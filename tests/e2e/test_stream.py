@@ -197,6 +197,22 @@ def test_reason_of_a_plain_peer(env):
     p.turns()
 
 
+@pytest.mark.modes("server", "client")
+def test_reason_of_a_plain_peer_is_shown_when_it_is_known(env):
+    """Not when the last attempt is over, which at the pace of a person would be minutes later."""
+    p = shell.Pair(env)
+
+    def known():
+        p.turns(1)
+        time.sleep(0.01)
+        return [f["reason"] for f in p.carriers().values()] == ["peer-not-xrdma"]
+    for n in range(300):
+        if known():
+            break
+    assert n < 100, p.carriers()
+    p.turns()
+
+
 def test_many_connections(env):
     transfer(env, wait="epoll", c2s=40000, s2c=40000, conns=200)
 

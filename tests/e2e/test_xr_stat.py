@@ -2,8 +2,10 @@
 """xr-stat on processes whose statistics are known, and on files that are no statistics."""
 import json
 import os
+import pty
 import re
 import subprocess
+import termios
 import time
 
 import pytest
@@ -58,11 +60,55 @@ def rows(text):
     return [re.split(r" {2,}", line.strip()) for line in text.splitlines()]
 
 
-def test_nothing_is_a_header(stat, tmp_path):
-    assert rows(stat("-n").stdout) == [["State", "Recv-Q", "Send-Q", "Local:Port", "Peer:Port",
-                                        "Carrier", "Reason", "Win", "Slots"]]
-    assert json.loads(stat("-j").stdout) == {"format": 1, "processes": [], "flows": [], "channel_processes": [], "channels": []}
+HEADER = ["State", "Recv-Q", "Send-Q", "Local:Port", "Peer:Port", "Carrier", "Reason", "Win", "Slots"]
+
+
+def test_nothing_is_a_header_and_where_it_was_looked_for(stat, tmp_path):
+    whose = " of yours" if os.geteuid() else ""
+    none = "no program%s under xrdma is called nothing*; looked in %s" % (whose, tmp_path)
+    for args in ([], ["-a"], ["-l"]):
+        assert rows(stat("-n", *args, "--program=nothing*").stdout) == [HEADER, [none]]
+    assert stat("-t", "--program=nothing*").stdout == none + "\n"
+    assert "looked in %s\n" % tmp_path in stat().stdout or "without statistics in %s:" % tmp_path in stat().stdout
+    assert json.loads(stat("-j").stdout) == {"format": 1, "processes": [], "flows": [], "channel_processes": [],
+                                                 "channels": []}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_programs_without_a_connection_are_counted(stat, tmp_path):
+    """Those that have published nothing as well: somebody may be looking in the wrong directory."""
+    env = {**os.environ, "XRDMA_STATS_DIR": str(tmp_path)}
+    name = "x%d" % os.getpid()
+    code = ("import socket, sys; open('/proc/self/comm', 'w').write('%s'); print(flush=True); sys.stdin.readline(); "
+            "s = socket.create_server(('127.0.0.1', 0)); print(flush=True); sys.stdin.readline()" % name)
+    with subprocess.Popen([find("xrdma-run", "tools/xrdma-run"), "/usr/bin/python3", "-c", code], env=env, text=True,
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE) as p:
+        p.stdout.readline()
+        assert stat("--program=" + name).stdout.splitlines()[1].startswith(
+            "1 program under xrdma, without statistics in %s: " % tmp_path)
+        print(file=p.stdin, flush=True)
+        p.stdout.readline()
+        for args in ([], ["-a"]):
+            assert stat(*args).stdout.splitlines()[1:] == [
+                "1 program under xrdma, no connections; looked in %s" % tmp_path]
+        assert "looked in" not in stat("-ln").stdout
+        p.stdin.close()
+
+
+def test_the_inner_state_fits_a_terminal(stat, publish, tmp_path):
+    publish()
+    env = {**os.environ, "XRDMA_STATS_DIR": str(tmp_path)}
+    ours, its = pty.openpty()
+    termios.tcsetwinsize(its, (24, 80))
+    try:
+        subprocess.run([find("xr-stat", "tools/xr-stat"), "-ni"], stdout=its, env=env, timeout=30, check=True)
+        text = os.read(ours, 65536).decode().expandtabs()
+    finally:
+        os.close(ours)
+        os.close(its)
+    inner = [line for line in text.splitlines() if line.startswith(" ")]
+    assert max(map(len, inner)) <= 80 and len(inner) > 2, text
+    assert " ".join(text.split()).endswith("probes:0 1 more on TCP: peer-not-xrdma 1; -a lists them")
 
 
 def test_the_table(stat, publish):
@@ -167,7 +213,7 @@ def test_listeners_of_programs_under_xrdma(stat, publish, tmp_path):
         assert "ESTAB" in stat("-aln").stdout and "LISTEN" not in stat("-an").stdout
         (f,) = [f for f in json.loads(stat("-lj").stdout)["flows"] if f["local_port"] == v4]
         assert (f["pid"], f["state"], f["peer_address"]) == (p.pid, "LISTEN", None)
-        assert stat("-ln", "--program=nothing*").stdout.count("\n") == 1
+        assert "LISTEN" not in stat("-ln", "--program=nothing*").stdout
         p.stdin.close()
         plain.stdin.close()
 
@@ -314,7 +360,7 @@ def test_each_field_of_the_inner_state_is_explained(stat, publish):
     named = re.findall(r"^\.It Cm (\w+): ", page.split("info-begin")[1].split("info-end")[0], re.M)
     shown = [w.split(":")[0] for w in stat("-ni").stdout.splitlines()[2].split()]
     assert len(shown) > 12 and [n for n in named if n in shown] == shown
-    assert set(named) - set(shown) <= {"role", "peer_pid", "upgraded", "last_reason"}
+    assert set(named) - set(shown) <= {"role", "peer_pid", "upgraded", "last_reason", "again"}
 
 
 def test_help_texts_are_sentences(stat, publish):
@@ -387,7 +433,7 @@ def test_channels_of_programs_on_the_public_interface(stat, channels, tmp_path):
     r = by_pid["log-store[%d]" % primary.pid]
     assert r[0] == "OPEN" and r[3:6] == [name, "shm", str(got["server"]["qpn"])] and r[6] == "8M" and "/" in r[7], r
     assert len(rows(stat("-p", "--pid=%d" % standby.pid).stdout)) == 4
-    assert len(rows(stat("--program=nothing").stdout)) == 1
+    assert "log-store" not in stat("--program=nothing", "-p").stdout
     assert "Unacked" not in stat("-l").stdout and "Unacked" in stat("-al").stdout
     # each field of -i, and each member of the JSON, stands in the page
     with open(os.path.join(SOURCE, "man", "xr-stat.1"), encoding="utf-8") as f:

@@ -365,6 +365,7 @@ void xr_stats_flow_rdma(struct xr_stats_flow *f, const char *device, const uint8
 void xr_stats_flow_closing(struct xr_stats_flow *f) { (void)f; }
 void xr_stats_flow_state(struct xr_stats_flow *f, enum xr_stats_state s) { (void)f; (void)s; }
 void xr_stats_flow_reason(struct xr_stats_flow *f, enum xr_reason r) { (void)f; (void)r; }
+void xr_stats_flow_again(struct xr_stats_flow *f, uint64_t at) { (void)f; (void)at; }
 void xr_stats_flow_carrier(struct xr_stats_flow *f, enum xr_carrier t, enum xr_carrier r, uint32_t p)
 {
 	(void)f, (void)t, (void)r, (void)p;

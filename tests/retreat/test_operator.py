@@ -83,6 +83,22 @@ def test_idle_connection_goes_and_comes_back(live, who):
         back_again(live, me)
 
 
+def test_what_is_asked_back_says_when_it_may(live):
+    """The reason is the operator's until then: shown as past, with the time; what is held shows none."""
+    operate(live.env, "--set=return_after=20s")
+    retreat(live, live.c)
+    live.s.poll(0)
+    harness.until(lambda: both_on_tcp(live), 5, "both ends on TCP")
+    table = operate(live.env, "-anp")
+    assert re.search(r"tcp +operator  .*\(held\)$", table, re.M), table
+    said = operate(live.env, "--return", "--pid=%d" % live.c.sh.pid)
+    assert re.fullmatch(r"1 connection of 1 process may leave TCP, 1 of them in (1\d|20)\.\d s\n", said), said
+    table = operate(live.env, "-anpi")
+    assert re.search(r"tcp +operator \(again in (1\d|20)\.\ds\) ", table), table
+    assert re.search(r" last_reason:operator again:(1\d|20)\.\ds ", table), table
+    operate(live.env, "--set=return_after=1ms")
+
+
 WAYS = ["recv", "poll", "ppoll", "select", "pselect", "epoll_wait", "epoll_pwait2", "drain"]
 
 
