@@ -43,6 +43,7 @@ struct ping_series {
 struct ping_options {
 	const char *host, *port, *address;
 	bool listen, json, quiet, verbose;
+	char not_listening;		/* an option that was given and has no meaning with --listen; 0: none */
 	int family;			/* AF_UNSPEC, AF_INET, AF_INET6 */
 	int fabric;			/* 0: as the peer is; else 's' or 'r' */
 	uint64_t count;			/* round trips of each kind; 0: until it is stopped */

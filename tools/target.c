@@ -168,6 +168,55 @@ const char *xr_target_obstacle(const char *path, char *buf, size_t size)
 	return obstacle(path, buf, size, 0);
 }
 
+/* What stands behind #!, to the blank; or the loader.  0, or -1: none. */
+static int read_interpreter(const char *path, char *buf, size_t size)
+{
+	union {
+		Elf64_Ehdr eh;
+		char text[256];
+	} head = {.text = ""};
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK), got = -1;
+	ssize_t n = fd < 0 ? -1 : pread(fd, head.text, sizeof(head.text) - 1, 0);
+	Elf64_Phdr ph;
+
+	if (n > 2 && !memcmp(head.text, "#!", 2)) {
+		const char *name = head.text + 2 + strspn(head.text + 2, " \t");
+
+		/* as the kernel reads it: a carriage return belongs to the name */
+		snprintf(buf, size, "%.*s", (int)strcspn(name, " \t\n"), name);
+		got = 0;
+	}
+	if (n < (ssize_t)sizeof(head.eh) || memcmp(head.text, ELFMAG, SELFMAG))
+		head.eh.e_phnum = 0;
+	for (int i = 0; i < head.eh.e_phnum; i++) {
+		if (pread(fd, &ph, sizeof(ph), (off_t)(head.eh.e_phoff + (size_t)i * sizeof(ph))) != sizeof(ph))
+			break;
+		if (ph.p_type != PT_INTERP)
+			continue;
+		n = pread(fd, buf, ph.p_filesz < size ? ph.p_filesz : size - 1, (off_t)ph.p_offset);
+		buf[n > 0 ? n : 0] = '\0';
+		got = n > 0 ? 0 : -1;
+		break;
+	}
+	if (fd >= 0)
+		close(fd);
+	return got;
+}
+
+const char *xr_target_interpreter(const char *path, char *buf, size_t size, int *err)
+{
+	char at[PATH_MAX];
+
+	snprintf(at, sizeof(at), "%s", path);
+	for (int depth = 0; depth <= SCRIPT_DEPTH && !read_interpreter(at, buf, size); depth++) {
+		*err = executable(buf);
+		if (*err)
+			return buf;
+		snprintf(at, sizeof(at), "%s", buf);
+	}
+	return NULL;
+}
+
 const char *xr_target_object_obstacle(const char *path)
 {
 	const char *why = NULL;

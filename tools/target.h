@@ -26,6 +26,12 @@ int xr_target_find(const char *name, char path[PATH_MAX]);
  */
 const char *xr_target_obstacle(const char *path, char *buf, size_t size);
 
+/*
+ * The program that the kernel starts this one with, where it cannot: after #! in a script, or the loader of an ELF
+ * file.  NULL if there is none, or nothing is wrong with it; else its name, in buf, and in *err why not.
+ */
+const char *xr_target_interpreter(const char *path, char *buf, size_t size, int *err);
+
 /* Why a file cannot be a preload object of this machine, or NULL. */
 const char *xr_target_object_obstacle(const char *path);
 

@@ -238,6 +238,19 @@ static void print_waterfall(FILE *out, const struct xr_trace_msg *m)
 	}
 }
 
+/* It is off unless somebody asked for it, and where nothing is found one may have looked in the wrong place. */
+static void print_why_none(FILE *out, const struct xr_trace_options *opt, const struct xr_trace_set *set)
+{
+	if (set->n)
+		fprintf(out, "no message that was asked for among the records of %zu process%s\n", set->n,
+			set->n == 1 ? "" : "es");
+	else if (opt->files && *opt->files)
+		fprintf(out, "no records in what was named\n");
+	else
+		fprintf(out, "no records in %s: programs trace when they are told to, and only what is on a fabric;\n"
+			"\"xr-stat --set=trace_sample=100\" turns it on for one send in 100\n", opt->base);
+}
+
 int xr_trace_show(FILE *out, const struct xr_trace_options *opt, const struct xr_trace_set *set,
 		  const struct xr_trace_msgs *msgs)
 {
@@ -245,6 +258,10 @@ int xr_trace_show(FILE *out, const struct xr_trace_options *opt, const struct xr
 	size_t i = msgs->n > opt->last ? msgs->n - opt->last : 0;
 	int err;
 
+	if (!msgs->n)
+		print_why_none(out, opt, set);
+	if (!set->n)
+		return 0;
 	if (opt->waterfall || opt->messages) {
 		for (; i < msgs->n; i++) {
 			if (opt->waterfall)

@@ -106,6 +106,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct ping_options *opt = state->input;
 
+	/* what measures, or prints what was measured */
+	if (key > 0 && key < 128 && strchr("cismwWFj", key))
+		opt->not_listening = (char)key;
 	switch (key) {
 	case 'l': opt->listen = true; return 0;
 	case 'p':
@@ -134,6 +137,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		opt->host = arg;
 		return 0;
 	case ARGP_KEY_END:
+		if (opt->listen && opt->not_listening)
+			argp_error(state, "-%c does not go with -l: the other end says what is measured",
+				   opt->not_listening);
 		target(state, opt);
 		return 0;
 	default:

@@ -191,8 +191,8 @@ static void set_preload(void)
 static int exec_program(void)
 {
 	char path[PATH_MAX], buf[512];
-	const char *why;
-	int err = xr_target_find(run.argv[0], path);
+	const char *why, *interp;
+	int err = xr_target_find(run.argv[0], path), bad;
 
 	if (err)
 		die(err == -ENOENT || err == -ENOTDIR ? XR_EXIT_NOT_FOUND : XR_EXIT_CANNOT_RUN,
@@ -206,6 +206,11 @@ static int exec_program(void)
 	err = errno;
 	if (err == ENOEXEC)
 		exec_shell(path);
+	interp = xr_target_interpreter(path, buf, sizeof(buf), &bad);
+	if (interp && err != ENOEXEC)
+		die(bad == -ENOENT || bad == -ENOTDIR ? XR_EXIT_NOT_FOUND : XR_EXIT_CANNOT_RUN,
+		    "'%s' needs '%.*s'%s to run: %s", run.argv[0], (int)strcspn(interp, "\r"), interp,
+		    strchr(interp, '\r') ? " and a carriage return (DOS line ends)" : "", strerror(-bad));
 	die(err == ENOENT ? XR_EXIT_NOT_FOUND : XR_EXIT_CANNOT_RUN, "'%s': %s", run.argv[0],
 	    strerror(err));
 }
@@ -240,7 +245,9 @@ int main(int argc, char **argv)
 	}
 	if (run.show_config) {
 		xr_settings_show(&run.settings);
-		return finish(0);
+		if (!run.check)
+			return finish(0);
+		putchar('\n');
 	}
 	if (run.check)
 		return finish(xr_check(&run.settings, run.preload, run.endpoint, run.argc,

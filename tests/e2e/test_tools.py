@@ -90,8 +90,24 @@ def test_what_cannot_be_run_is_126(run, tmp_path):
     script(tmp_path / "tool", "x", 0o644)
     p = run("tool", PATH=str(tmp_path))
     assert p.returncode == 126 and "Permission denied" in one_line(p)
-    # the kernel finds the interpreter missing: ENOENT from execve, as env(1) has it
-    assert run(script(tmp_path / "bad", "#!/no/such/interpreter\n")).returncode == 127
+
+
+def test_a_missing_interpreter_is_named(run, tmp_path):
+    """The kernel finds it missing: ENOENT from execve, as for env(1), which leaves one guessing what is not there."""
+    bad = script(tmp_path / "bad", "#! /no/such/interpreter -x\n")
+    script(tmp_path / "noexec", "x", 0o644)
+    for path, status, said in (
+            (bad, 127, "needs '/no/such/interpreter' to run: No such file"),
+            (script(tmp_path / "of-bad", "#!%s\n" % bad), 127, "needs '/no/such/interpreter' to run: No such file"),
+            (script(tmp_path / "dos", "#!/bin/sh\r\n"), 127, "needs '/bin/sh' and a carriage return (DOS line ends)"),
+            (script(tmp_path / "no", "#!%s\n" % (tmp_path / "noexec")), 126, "noexec' to run: Permission denied")):
+        p = run(path)
+        assert p.returncode == status and "'%s' " % path in one_line(p) and said in p.stderr, p
+    with open("/bin/true", "rb") as f:
+        (tmp_path / "elf").write_bytes(f.read().replace(b"/ld-linux", b"/no-linux"))
+    (tmp_path / "elf").chmod(0o755)
+    p = run(tmp_path / "elf")
+    assert p.returncode == 127 and "/no-linux" in one_line(p), p
 
 
 def test_path_search_goes_on_after_what_cannot_be_run(run, tmp_path):
@@ -311,6 +327,8 @@ def test_check_says_what_would_happen(run):
     assert "ok    proof            inet_diag\n" in p.stdout
     assert p.stdout.endswith("would move to shared memory once they pay.\n")
     assert run("--check", "sh").returncode == 0
+    both = run("--check", "--show-config", "--spin=3us")
+    assert "\nspin = 3us" in both.stdout and both.stdout.endswith(run("--check").stdout.splitlines()[-1] + "\n")
     p = run("--fabric=none", "--check")
     assert p.returncode == 1 and "would stay on TCP: disabled" in p.stdout
     p = run("--check", "no-such-program")

@@ -2,6 +2,7 @@
 """xr-trace shows where the time of messages between unmodified programs went."""
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -122,6 +123,20 @@ def test_what_people_see(pair):
     assert len(p.messages("--id=" + trace_id[:20])) == 1
     assert p.messages("--pid=1") == [] and p.messages("--program=nobody") == []
     assert len(p.messages("--program=python3*")) == len(p.messages())
+
+
+def test_nothing_traced_says_how_to_turn_it_on(tmp_path):
+    env = {**os.environ, "XRDMA_STATS_DIR": str(tmp_path)}
+    for args in ([], ["-c"], ["-m"], ["-W"]):
+        p = subprocess.run([find("xr-trace", "tools/xr-trace"), *args], env=env, text=True, capture_output=True,
+                           timeout=20, check=True)
+        assert "no records in %s: " % tmp_path in p.stdout and '"xr-stat --set=trace_sample=' in p.stdout, p.stdout
+
+
+def test_nothing_that_was_asked_for_says_so(pair):
+    p = pair()
+    p.ask(50)
+    assert re.match(r"no message that was asked for among the records of \d process", p.trace("-m", "--pid=1"))
 
 
 def test_spans_for_opentelemetry(pair):
