@@ -3,6 +3,7 @@
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -44,6 +45,54 @@ def test_echo():
         server.wait()
     r = echo(name, "hello")
     assert r.stdout == b"" and b"echo-client:" in r.stderr
+
+
+def compiled(source, to):
+    """A program of a user: the public header and the library, nothing else of ours."""
+    build = harness.build_dir()
+    lib = os.path.join(build, ".libs" if os.path.exists(os.path.join(build, ".libs", "libxrdma.so")) else "")
+    include = to.parent / "include"
+    include.mkdir(exist_ok=True)
+    shutil.copy(os.path.join(harness.SOURCE, "core", "xrdma.h"), include)
+    subprocess.run(["cc", "-Wall", "-Werror", "-o", to, source, "-I", include, "-L", lib, "-lxrdma", "-Wl,-rpath," + lib],
+                   check=True, timeout=60)
+    return to
+
+
+needs_cc = pytest.mark.skipif(not shutil.which("cc") or harness.IN_GUEST, reason="no compiler")
+
+
+@needs_cc
+@pytest.mark.skipif(not shutil.which("mandoc"), reason="no mandoc")
+def test_the_program_of_the_page_works_as_it_is_printed(tmp_path):
+    page = subprocess.run(["mandoc", "-Tascii", os.path.join(harness.SOURCE, "man", "xrdma_context.3")], text=True,
+                          capture_output=True, check=True, timeout=20).stdout
+    text = re.sub(r".\x08", "", page).split("\nEXAMPLES\n")[1].split("It is built")[0]
+    (tmp_path / "hello.c").write_text(text[text.index("#include"):])
+    hello = compiled(tmp_path / "hello.c", tmp_path / "hello")
+    name = "example.%d.%d" % (os.getpid(), time.monotonic_ns())
+    r = subprocess.run([hello, name, "text"], text=True, capture_output=True, timeout=20)
+    assert (r.stdout, r.stderr) == ("", "Connection refused\n")
+    server = subprocess.Popen([hello, name])
+    try:
+        end = time.monotonic() + 10
+        while (r := subprocess.run([hello, name, "text"], text=True, capture_output=True, timeout=20)).stdout != "text\n":
+            assert server.poll() is None and time.monotonic() < end, r
+            time.sleep(0.05)
+        assert r.returncode == 0
+    finally:
+        server.kill()
+        server.wait()
+
+
+@needs_cc
+@pytest.mark.skipif(not os.path.exists(os.path.join(harness.build_dir(), "Makefile")), reason="no build directory")
+def test_they_are_installed(tmp_path):
+    subprocess.run(["make", "-s", "-C", harness.build_dir(), "install-exampleDATA", "DESTDIR=%s" % tmp_path,
+                    "docdir=/doc"], check=True, timeout=60, stdout=subprocess.DEVNULL)
+    got = sorted(os.listdir(tmp_path / "doc" / "examples"))
+    assert got == sorted(os.listdir(os.path.join(harness.SOURCE, "examples")))
+    compiled(tmp_path / "doc" / "examples" / "echo-server.c", tmp_path / "echo-server")
 
 
 def test_lines_of_code():
