@@ -442,7 +442,8 @@ void xr_shm_tx_freeze(struct xr_shm_tx *tx)
 	/* seq_cst RMW: no commit of the receiver can succeed after it */
 	c = atomic_fetch_or(&tx->dir->consumed, XR_FROZEN | XR_REPLAYING);
 	xr_store_relaxed(&tx->frozen, 1);
-	tx_position(tx, c, &tx->replay_seq, &tx->replay_byte);
+	if (xr_unlikely(tx_position(tx, c, &tx->replay_seq, &tx->replay_byte)))
+		tx->lied = 1;
 	tx->open = 0;
 }
 

@@ -30,7 +30,8 @@
  *
  * Trust: the receiver validates all it reads (sequence, lengths, offsets); the
  * sender keeps lengths and offsets of what it retains in its own memory and reads
- * from the shared words nothing but positions, which it bounds.
+ * from the shared words nothing but positions.  One that the receiver cannot have ends the
+ * direction (`lied`): what it has read is unknown then, and no replay could be right.
  *
  * Locking: one producer and one consumer at a time per direction, the caller's
  * locks see to that.  No function here makes a system call or allocates.
@@ -219,7 +220,8 @@ struct xr_shm_tx {
 	 * relaxed does; who looks without it gets a hint, and takes the lock before it acts on one.
 	 */
 	_Atomic uint32_t frozen;
-	uint32_t ended;			/* END published */
+	uint16_t ended;			/* END published */
+	uint16_t lied;			/* the receiver's position is none that it can have: frozen for good */
 	uint16_t tx_gen;
 	uint8_t way;			/* XR_TX_WAY_*, of the sends since the caller cleared it */
 	uint8_t stream;			/* the caller's word: small sends follow each other without a pause */
@@ -248,6 +250,7 @@ struct xr_shm_rx {
 	_Atomic uint8_t trickle;	/* the caller's hint: the last read took the little there was of a stream */
 	uint8_t final;			/* nothing behind a seal is read: the program has shut it */
 	uint8_t replayed;		/* frozen by the sender: the rest is read here all the same ... */
+	uint8_t lied;			/* the sender changed the position, or wrote nonsense: nothing more is read */
 	uint64_t late;			/* ... and so many bytes of it come once more, on the socket */
 	uint64_t traced_ns;		/* when it was seen */
 };
@@ -357,8 +360,8 @@ void xr_shm_rx_take(struct xr_shm_rx *rx, const struct xr_view *v, size_t n);
  * Makes what was taken final.  When the sender froze the direction before, it replays what
  * was taken: `late` says how much of the socket's stream is then to be thrown away.  What
  * was readable so stays readable.  -ESTALE: frozen by this end's family, or overwritten by a
- * peer that scribbles: all that was taken since the last commit is undone and must be
- * forgotten by the caller.
+ * peer that scribbles (rx->lied, and peek says -EPROTO from then on): all that was taken since
+ * the last commit is undone and must be forgotten by the caller.
  */
 int xr_shm_rx_commit(struct xr_shm_rx *rx);
 

@@ -116,6 +116,8 @@ static int rx_next(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte, struct x
 
 	if (xr_likely(!rx->frozen))
 		return rx_look(rx, seq, byte, v);
+	if (xr_unlikely(rx->lied))
+		return -EPROTO;
 	if (rx->replayed) {
 		/* all that there is was published before the freeze */
 		r = rx_look(rx, seq, byte, v);
@@ -156,6 +158,28 @@ void xr_shm_rx_take(struct xr_shm_rx *rx, const struct xr_view *v, size_t n)
 	}
 }
 
+/*
+ * Frozen by neither end's doing that the flow knows of: for a reader without hooks, or the word of a peer that
+ * scribbles.  Nothing more comes from here.
+ */
+static void rx_not_ours(struct xr_shm_rx *rx, uint64_t word)
+{
+	if (word != (rx->committed | XR_FROZEN))
+		rx->lied = 1;
+	rx->seq = XR_CONSUMED_SEQ(rx->committed);
+	rx->byte = XR_CONSUMED_BYTE(rx->committed);
+	rx->pending = 0;
+}
+
+/* The shared word is not what this end wrote last: the sender froze it, and goes on with what it says there. */
+static void rx_is_frozen_by(struct xr_shm_rx *rx, uint64_t word)
+{
+	xr_store_relaxed(&rx->frozen, 1);
+	rx->replayed = word == (rx->committed | XR_FROZEN | XR_REPLAYING);
+	if (!rx->replayed)
+		rx_not_ours(rx, word);
+}
+
 int xr_shm_rx_commit(struct xr_shm_rx *rx)
 {
 	uint64_t want = XR_CONSUMED(rx->seq, rx->byte), old = rx->committed;
@@ -181,16 +205,8 @@ int xr_shm_rx_commit(struct xr_shm_rx *rx)
 		rx->pending = 0;
 		return 0;
 	}
-	xr_store_relaxed(&rx->frozen, 1);
-	if (old == (rx->committed | XR_FROZEN | XR_REPLAYING)) {
-		rx->replayed = 1;
-		return xr_shm_rx_commit(rx);
-	}
-	/* frozen for a reader without hooks, or a peer that scribbles: nothing more comes from here */
-	rx->seq = XR_CONSUMED_SEQ(rx->committed);
-	rx->byte = XR_CONSUMED_BYTE(rx->committed);
-	rx->pending = 0;
-	return -ESTALE;
+	rx_is_frozen_by(rx, old);
+	return rx->replayed ? xr_shm_rx_commit(rx) : -ESTALE;
 }
 
 int xr_shm_rx_wants_notice(struct xr_shm_rx *rx, uint32_t *waiter)
@@ -244,15 +260,19 @@ void xr_shm_rx_ready(struct xr_shm_rx *rx)
 static void rx_walk(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte)
 {
 	struct xr_view v;
+	int r;
 
 	/* bounded by the ring: a slot further on would carry a number it cannot have yet */
-	while (rx_look(rx, seq, byte, &v) == 1) {
+	while ((r = rx_look(rx, seq, byte, &v)) == 1) {
 		*byte += v.len;
 		if (!(v.flags & XR_SLOT_OPEN)) {
 			*seq += 1;
 			*byte = 0;
 		}
 	}
+	/* nobody comes there any more: what follows would seem to be the next of the stream */
+	if (xr_unlikely(r < 0))
+		rx->lied = 1;
 }
 
 #define RX_SEAL_TRIES	64
@@ -271,10 +291,11 @@ int xr_shm_rx_seal(struct xr_shm_rx *rx)
 			break;
 		if (!xr_cas(&rx->dir->consumed, &old, want)) {
 			if (!i) {
-				xr_shm_rx_is_frozen(rx);
+				rx_is_frozen_by(rx, old);
 				return -ESTALE;
 			}
 			/* the sender took notice: it replays from where the last round left it */
+			rx->lied = old != (XR_CONSUMED(rx->end_seq, rx->end_byte) | XR_FROZEN | XR_REPLAYING);
 			break;
 		}
 		rx->end_seq = seq;
@@ -295,13 +316,17 @@ int xr_shm_rx_seal(struct xr_shm_rx *rx)
 
 int xr_shm_rx_freeze(struct xr_shm_rx *rx)
 {
+	uint64_t word;
+
 	if (rx->sealed) {
 		/* the seal is ours to move back as long as the sender has not taken notice */
 		uint64_t old = XR_CONSUMED(rx->end_seq, rx->end_byte) | XR_FROZEN;
 
 		if (!rx_behind_seal(rx, rx->seq, rx->byte) &&
-		    !xr_cas(&rx->dir->consumed, &old, XR_CONSUMED(rx->seq, rx->byte) | XR_FROZEN))
+		    !xr_cas(&rx->dir->consumed, &old, XR_CONSUMED(rx->seq, rx->byte) | XR_FROZEN)) {
+			rx->lied = old != (XR_CONSUMED(rx->end_seq, rx->end_byte) | XR_FROZEN | XR_REPLAYING);
 			return -ESTALE;
+		}
 		xr_store_relaxed(&rx->sealed, 0);
 		return 0;
 	}
@@ -311,7 +336,9 @@ int xr_shm_rx_freeze(struct xr_shm_rx *rx)
 		rx->pending = 0;
 		return 0;
 	}
-	atomic_fetch_or(&rx->dir->consumed, XR_FROZEN);
+	word = atomic_fetch_or(&rx->dir->consumed, XR_FROZEN);
+	if (!rx->frozen && word != rx->committed && word != (rx->committed | XR_FROZEN | XR_REPLAYING))
+		rx_not_ours(rx, word);
 	xr_store_relaxed(&rx->frozen, 1);
 	rx->seq = XR_CONSUMED_SEQ(rx->committed);
 	rx->byte = XR_CONSUMED_BYTE(rx->committed);
@@ -327,21 +354,18 @@ int xr_shm_rx_is_frozen(struct xr_shm_rx *rx)
 	if (rx->sealed)
 		rx_unseal(rx);
 	if (rx->sealed)
-		return rx_behind_seal(rx, rx->seq, rx->byte);
+		return rx_behind_seal(rx, rx->seq, rx->byte) && !rx->lied;
 	if (!rx->frozen) {
 		/* acquire: with REPLAYING all that the sender has published is visible */
 		uint64_t c = xr_load_acquire(&rx->dir->consumed);
 
 		if (xr_likely(!(c & XR_FROZEN)))
 			return 0;
-		xr_store_relaxed(&rx->frozen, 1);
-		rx->replayed = c == (rx->committed | XR_FROZEN | XR_REPLAYING);
-		if (!rx->replayed) {
-			rx->seq = XR_CONSUMED_SEQ(rx->committed);
-			rx->byte = XR_CONSUMED_BYTE(rx->committed);
-			rx->pending = 0;
-		}
+		rx_is_frozen_by(rx, c);
 	}
+	/* whoever peeks is told */
+	if (xr_unlikely(rx->lied))
+		return 0;
 	if (rx->replayed) {
 		uint32_t seq = rx->seq, byte = rx->byte;
 		struct xr_view v;

@@ -3,6 +3,7 @@
 #ifndef XR_SHM_RING_TX_H
 #define XR_SHM_RING_TX_H
 
+#include <errno.h>
 #include "shm_ring.h"
 
 static inline struct xr_shm_slot *tx_slot(const struct xr_shm_tx *tx, uint32_t seq)
@@ -15,20 +16,23 @@ static inline struct xr_shm_meta *tx_meta(const struct xr_shm_tx *tx, uint32_t s
 	return &tx->meta[seq & tx->mask];
 }
 
-/* The receiver's position, forced into what this end has published. */
-static inline void tx_position(struct xr_shm_tx *tx, uint64_t consumed, uint32_t *seq, uint32_t *byte)
+/*
+ * The receiver's position.  -EPROTO: it is a lie, further on than what this end has published or behind what
+ * was consumed before; seq and byte are then the last one that was none.
+ */
+static inline int tx_position(const struct xr_shm_tx *tx, uint64_t consumed, uint32_t *seq, uint32_t *byte)
 {
 	uint32_t s = XR_CONSUMED_SEQ(consumed), b = XR_CONSUMED_BYTE(consumed);
 
-	/* a position outside [done, head] is the peer's lie and can only hurt its own stream */
-	if (s - tx->done > tx->head - tx->done)
-		s = tx->done, b = 0;
-	if (s == tx->head)
-		b = 0;
-	else if (b > tx_meta(tx, s)->len)
-		b = tx_meta(tx, s)->len;
+	if (xr_unlikely(s - tx->done > tx->head - tx->done || (s == tx->done && b < tx->part) ||
+			b > (s == tx->head ? 0 : tx_meta(tx, s)->len))) {
+		*seq = tx->done;
+		*byte = tx->part;
+		return -EPROTO;
+	}
 	*seq = s;
 	*byte = b;
+	return 0;
 }
 
 static inline void tx_chunk_close(struct xr_shm_tx *tx)
@@ -58,12 +62,13 @@ static inline void tx_reclaim(struct xr_shm_tx *tx)
 	/* acquire: pairs with the receiver's cas in commit, it has read what it lets go of */
 	uint64_t c = xr_load_acquire(&tx->dir->consumed);
 	uint32_t seq, byte;
+	int lie = tx_position(tx, c, &seq, &byte);
 
-	if (xr_unlikely(c & XR_FROZEN)) {
+	if (xr_unlikely(lie || (c & XR_FROZEN))) {
+		tx->lied |= lie != 0;
 		xr_store_relaxed(&tx->frozen, 1);
 		return;
 	}
-	tx_position(tx, c, &seq, &byte);
 	while (tx->done != seq) {
 		struct xr_shm_meta *m = tx_meta(tx, tx->done);
 

@@ -98,7 +98,7 @@ struct xr_flow {
 	_Atomic uint32_t rx_dead;	/* POLLRDHUP, POLLHUP, POLLERR that the kernel socket showed */
 	_Atomic uint32_t rx_look;	/* the kernel reported something: look before answering */
 	_Atomic uint32_t err;		/* errno that recv, send or SO_ERROR shall report once */
-	uint32_t rx_reset;		/* `err` was set: the peer died, or is a liar */
+	uint32_t rx_reset;		/* XR_RESET_* (flow_rx.h): `err` was set; 0: not */
 	uint32_t kernel_lowat;		/* SO_RCVLOWAT of the socket, where it is not rcvlowat; else 0 */
 	uint32_t rx_spin;		/* budget of busy waiting, owned by xr_spin */
 	_Atomic uint32_t zc_extra;	/* zerocopy.h: calls that the kernel did not number */

@@ -112,7 +112,7 @@ int xr_rx_try_start(struct xr_flow *f, int fd)
 		if (!r)
 			return 1;
 	}
-	if (r == -EPROTO)
+	if (r == -EPROTO || f->rx.lied)
 		return xr_rx_corrupt(f, fd);
 	xr_rx_to_tcp(f);
 	return 1;
@@ -204,12 +204,9 @@ void xr_flow_tx_start_replay(struct xr_flow *f, enum xr_reason why)
 	f->tx_state = XR_TX_REPLAY;
 	if (f->far)
 		xr_far_tx_frozen(f);
-	/* a retreat of the whole flow has given its reason already */
-	if (!f->reason) {
-		xr_store_relaxed(&f->reason, (uint16_t)why);
-		xr_stats_reason(why);
-		xr_stats_flow_reason(f->st, why);
-	}
+	/* a retreat of the whole flow has given its reason already; a lie is one of its own */
+	if (!f->reason && !f->tx.lied)
+		xr_flow_blame(f, why);
 }
 
 /* The kernel socket takes the direction over; nothing is owed on the fabric. */
@@ -228,8 +225,11 @@ int xr_flow_tx_push_replay(struct xr_flow *f, int fd)
 	struct iovec iov[16];
 	size_t n, moved = 0;
 
+	/* nobody knows what the peer has read: nothing can follow that */
+	if (xr_unlikely(f->tx.lied))
+		xr_flow_liar(f, fd);
 	/* an error that waits there is the program's to take */
-	if (xr_ksock_poll(fd, 0) & POLLERR) {
+	if (f->tx.lied || xr_ksock_poll(fd, 0) & POLLERR) {
 		xr_flow_tx_to_tcp(f);
 		return -EPIPE;
 	}
@@ -335,7 +335,7 @@ void xr_flow_leave(struct xr_flow *f)
 XR_FORK_DATA uint32_t xr_flow_touched;
 
 /* Both locks held.  1: the peer must hear of it. */
-static int retreat_rx(struct xr_flow *f, enum xr_retreat how)
+static int retreat_rx_as(struct xr_flow *f, enum xr_retreat how)
 {
 	int froze = 1;
 
@@ -381,6 +381,18 @@ static int retreat_rx(struct xr_flow *f, enum xr_retreat how)
 	return froze;
 }
 
+static int retreat_rx(struct xr_flow *f, int fd, enum xr_retreat how)
+{
+	int froze = retreat_rx_as(f, how);
+
+	if (xr_unlikely(f->rx.lied && f->rx_reset != XR_RESET_LIAR))
+		xr_flow_liar(f, fd);
+	/* the connection is over: no carrier has anything that could be read */
+	if (xr_unlikely(f->rx.lied || f->rx_reset == XR_RESET_LIAR))
+		f->rx_state = XR_RX_TCP;
+	return froze;
+}
+
 /* tx_lock held.  0, or -EAGAIN while retained bytes wait for room in the kernel. */
 static int retreat_push(struct xr_flow *f, int fd)
 {
@@ -413,16 +425,6 @@ static int retreat_unread(struct xr_flow *f)
 	}
 	xr_rx_to_tcp(f);
 	return 0;
-}
-
-/*
- * Nobody at the other end will do anything for this flow any more.  A FIN comes from one who has
- * closed or died, as long as bytes of his lie here: none goes out before they are read.
- */
-int xr_flow_alone(struct xr_flow *f, int fd)
-{
-	return (xr_flow_peer_state(f) & XR_DIR_CLOSED) || xr_shm_link_progress(f->link) != 0 ||
-	       (f->rx_state == XR_RX_RING && xr_ksock_poll(fd, POLLRDHUP) & (POLLRDHUP | POLLERR));
 }
 
 uint32_t xr_flow_owes(struct xr_flow *f, int fd)
@@ -499,15 +501,12 @@ int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_re
 	}
 	if (!xr_flow_may_return(why))
 		xr_store_relaxed(&f->upgrade_off, 1);
-	if (f->reason != why) {
-		xr_store_relaxed(&f->reason, (uint16_t)why);
-		xr_stats_reason(why);
-		xr_stats_flow_reason(f->st, why);
-	}
+	if (f->reason != why)
+		xr_flow_blame(f, why);
 	/* the peer's frame is waited for, and it may wait for ours */
 	if (f->far && how != XR_RETREAT_SEAL)
 		xr_store_relaxed(&f->far->tx_lazy, 0);
-	froze = retreat_rx(f, how) | (f->tx_state == XR_TX_RING);
+	froze = retreat_rx(f, fd, how) | (f->tx_state == XR_TX_RING);
 	if (xr_flow_lowat_split(f))
 		xr_flow_lowat(f, fd);
 	if (how == XR_RETREAT_HAND_OVER)

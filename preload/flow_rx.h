@@ -17,6 +17,17 @@ void xr_rx_to_tcp(struct xr_flow *f);
 /* Throws away what is late as far as it has come.  0: all of it; -EAGAIN; -ENODATA at the end. */
 int xr_rx_drop_late(struct xr_flow *f, int fd);
 
+/* What rx_reset says. */
+#define XR_RESET_DEAD	1u	/* the peer died */
+#define XR_RESET_LIAR	2u	/* it wrote nonsense: the kernel socket is reset, too */
+
+/* The peer has written nonsense: counts it, and resets the connection.  Either lock will do. */
+void xr_flow_liar(struct xr_flow *f, int fd);
+/* Ends the connection with an RST; the socket shows what it shows after one that came. */
+void xr_ksock_reset(int fd);
+/* Why it is on TCP, or will be: said and counted. */
+void xr_flow_blame(struct xr_flow *f, enum xr_reason why);
+
 /* Nonsense was found in the ring: the connection is reset.  -errno for the program. */
 ssize_t xr_rx_corrupt(struct xr_flow *f, int fd);
 

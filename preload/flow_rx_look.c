@@ -8,22 +8,42 @@
 #include "log.h"
 #include "mem.h"
 
+void xr_flow_blame(struct xr_flow *f, enum xr_reason why)
+{
+	xr_store_relaxed(&f->reason, (uint16_t)why);
+	xr_stats_reason(why);
+	xr_stats_flow_reason(f->st, why);
+}
+
 /*
- * Nonsense in shared memory is what a broken TCP peer would be: the connection is
- * reset, and what was good before it has been delivered.
+ * Nonsense in shared memory is what a broken TCP peer would be: the connection is reset, at once and for
+ * both ends.  From here on the kernel socket says all that there is to say.
  */
+void xr_flow_liar(struct xr_flow *f, int fd)
+{
+	/* one that lies about both directions is one liar */
+	if (f->reason != XR_REASON_SEGMENT_CORRUPT) {
+		xr_warn("peer process %d corrupted its side of a flow", f->link->peer_pid);
+		xr_flow_blame(f, XR_REASON_SEGMENT_CORRUPT);
+	}
+	xr_store_relaxed(&f->upgrade_off, 1);
+	xr_ksock_reset(fd);
+	xr_flow_kernel_event(f, POLLERR);
+}
+
+/* What was good before it has been delivered. */
 ssize_t xr_rx_corrupt(struct xr_flow *f, int fd)
 {
-	static const struct linger rst = { 1, 0 };
+	socklen_t len = sizeof(int);
+	int told;
 
 	if (f->rx_reset)
 		return -xr_flow_take_error(f);
-	xr_warn("peer process %d corrupted its side of a flow", f->link->peer_pid);
-	xr_stats_reason(XR_REASON_SEGMENT_CORRUPT);
-	xr_store_relaxed(&f->reason, XR_REASON_SEGMENT_CORRUPT);
+	xr_flow_liar(f, fd);
 	xr_fetch_or(&f->rx_dead, POLLERR | POLLHUP | POLLRDHUP);
-	f->rx_reset = 1;
-	xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
+	f->rx_reset = XR_RESET_LIAR;
+	/* this call tells of it */
+	xr_sys5(SYS_getsockopt, fd, SOL_SOCKET, SO_ERROR, &told, &len);
 	return -ECONNRESET;
 }
 
@@ -42,6 +62,16 @@ int xr_flow_fin_is_death(struct xr_flow *f)
 	 * since we looked, and had said so before.
 	 */
 	return xr_shm_link_progress(f->link) != 0 && !(xr_flow_peer_state(f) & XR_DIR_CLOSED);
+}
+
+/*
+ * Nobody at the other end will do anything for this flow any more.  A FIN comes from one who has
+ * closed or died, as long as bytes of his lie here: none goes out before they are read.
+ */
+int xr_flow_alone(struct xr_flow *f, int fd)
+{
+	return (xr_flow_peer_state(f) & XR_DIR_CLOSED) || xr_shm_link_progress(f->link) != 0 ||
+	       (f->rx_state == XR_RX_RING && xr_ksock_poll(fd, POLLRDHUP) & (POLLRDHUP | POLLERR));
 }
 
 /* Looks at the kernel socket; remembers what it says about the peer's life. */
@@ -64,7 +94,7 @@ void xr_rx_look_kernel(struct xr_flow *f, int fd)
 		return;
 	/* with unread bytes in its socket it had sent an RST */
 	if (!xr_shm_tx_all_consumed(&f->tx)) {
-		f->rx_reset = 1;
+		f->rx_reset = XR_RESET_DEAD;
 		xr_fetch_or(&f->rx_dead, POLLERR | POLLHUP);
 		xr_store_relaxed(&f->reason, XR_REASON_PEER_DIED);
 		xr_stats_reason(XR_REASON_PEER_DIED);

@@ -506,6 +506,9 @@ uint32_t xr_flow_tx_poll(struct xr_flow *f, int fd)
 		if (f->tx_shut || (xr_flow_peer_state(f) & XR_DIR_CLOSED))
 			return POLLOUT;
 		space = xr_shm_tx_space(&f->tx);
+		/* frozen since, or found to be a lie */
+		if (xr_unlikely(f->tx.frozen))
+			return xr_flow_tx_poll(f, fd);
 		/* as sk_stream_is_writeable: a third of the buffer must be free */
 		return space && space >= xr_shm_tx_unconsumed(&f->tx) / 2 ? POLLOUT : 0;
 	case XR_TX_REPLAY:

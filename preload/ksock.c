@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include "flow.h"
+#include "flow_rx.h"
 #include "mem.h"
 
 ssize_t xr_ksock_recv(int fd, const struct iovec *iov, int cnt, int flags)
@@ -45,6 +45,19 @@ uint32_t xr_ksock_poll(int fd, uint32_t events)
 	long n = xr_sys5(SYS_ppoll, &p, 1, &zero, 0, 8);
 
 	return n > 0 ? (uint32_t)(unsigned short)p.revents : 0;
+}
+
+void xr_ksock_reset(int fd)
+{
+	static const struct sockaddr none = { .sa_family = AF_UNSPEC };
+	static const struct linger rst = { 1, 0 };
+
+	/* in case the next one is refused: then it comes with close */
+	xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
+	/* tcp_disconnect: RST to the peer, ECONNRESET here and to whoever sleeps on it */
+	xr_sys3(SYS_connect, fd, &none, sizeof(none));
+	/* and then an end, as behind an RST that was received; it says ENOTCONN, and does it */
+	xr_sys2(SYS_shutdown, fd, SHUT_RDWR);
 }
 
 #define KSOCK_ESTABLISHED	1	/* TCP_ESTABLISHED; its header and linux/tcp.h exclude each other */

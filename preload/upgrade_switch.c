@@ -85,7 +85,7 @@ static int up_leave_tcp(struct xr_flow *f, int fd)
 		r = xr_flow_tx_start(f, written);
 	if (r) {
 		xr_fetch_and(&f->path, ~XR_PATH_TX);
-		return r;
+		return f->tx.lied ? -EPROTO : r;
 	}
 	xr_ksock_push_tail(fd);
 	f->moved_ns = xr_now_ns();
@@ -132,6 +132,9 @@ int xr_up_switch_reason(int r)
 		return XR_REASON_CLOSED;
 	case -ESTALE:
 		return XR_REASON_RETREAT_REQUESTED;
+	case -EPROTO:
+		/* it has read what nobody has sent yet: nothing is lost, and nothing is moved */
+		return XR_REASON_SEGMENT_CORRUPT;
 	default:
 		return XR_REASON_INTERNAL;
 	}

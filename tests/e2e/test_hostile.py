@@ -24,7 +24,7 @@ FIRST = ["call-close", "call-partial", "call-oversize", "call-random", "call-nof
 SECOND = ["setup-close", "setup-partial", "setup-nofd", "setup-unsealed", "setup-half-sealed", "setup-tiny",
           "setup-odd-size", "setup-huge", "setup-zero", "setup-link", "setup-echo", "setup-file",
           "setup-header", "setup-dir-off"]
-RING = ["ring-noise", "ring-lure", "ring-control", "ring-offers", "ring-close", "ring-retreat"]
+RING = ["ring-noise", "ring-lure", "ring-control", "ring-offers", "ring-close", "ring-retreat", "ring-consumed"]
 
 
 class Victim:
@@ -169,23 +169,24 @@ def test_lies_in_shared_memory(victim, attack):
     assert harness.cpu_s(victim.sh.pid) - used < 0.1, "burns its core"
 
 
-@pytest.mark.modes("client")
-def test_nonsense_is_a_reset_and_counted(victim):
+@pytest.mark.parametrize("attack", ["ring-nonsense", "ring-consumed"])
+def test_nonsense_is_a_reset_and_counted(victim, attack):
     """What a broken TCP peer would get: the connection is reset, and the reason says who is to blame."""
     def counted():
         return victim.env.counters(victim.sh.pid)[1].get("segment-corrupt", 0)
 
     before, resets = counted(), 0
     for seed in seeds(8):
-        peer = victim.meet("ring-nonsense", seed)
+        peer = victim.meet(attack, seed)
         p = victim.turns_bg(400)
-        if not p.done(1.0):     # it waits for what the liar said was still to come over TCP
+        if not p.done(2.0):     # it waits for what the liar said was still to come over TCP
             peer.stop()
         r = p.result(3)
         assert r.ret in (-1, 400), (seed, r)
         resets += r.err == "ECONNRESET"
         victim.sh.ok("close", victim.fd)
         peer.stop()
+    print("%d resets, %d counted" % (resets, counted() - before))
     assert resets >= 3 and counted() - before >= resets, (resets, before, counted())
     healthy(victim)
 

@@ -263,21 +263,30 @@ static void scribble_slots(uint8_t *dir, uint32_t slots, uint32_t seq)
 	}
 }
 
+#define VICTIM ((struct xr_shm_dir *)(h.victim.base + h.theirs.dir_off))
+
+/* Leaves TCP as it should; the slots in which it would go on. */
+static struct xr_shm_slot *leave_tcp(void)
+{
+	struct xr_shm_dir *d = (struct xr_shm_dir *)(h.mine.base + h.mine.hdr.dir_off);
+	struct xr_shm_slot *s = (struct xr_shm_slot *)(d + 1);
+
+	atomic_store(&d->consumed, XR_CONSUMED(1, 0));
+	s[1].arg = h.echoed;
+	atomic_store(&s[1].head, XR_HEAD(1, 0, 0, XR_OP_START));
+	return s;
+}
+
 static void *scribble(void *unused)
 {
-	uint8_t *a = h.mine.base + h.mine.hdr.dir_off, *b = h.victim.base + h.theirs.dir_off;
+	uint8_t *a = h.mine.base + h.mine.hdr.dir_off, *b = (uint8_t *)VICTIM;
+	struct xr_shm_dir *vd = VICTIM, *md = (struct xr_shm_dir *)a;
 	size_t len = XR_DIR_BYTES(h.mine.hdr.dir_slots);
-	struct xr_shm_dir *vd = (struct xr_shm_dir *)b, *md = (struct xr_shm_dir *)a;
 
 	/* Lure it onto the ring first: say READY, leave TCP at the right offset. */
 	atomic_store(&vd->ready, 1);
-	if (!is("ring-noise")) {
-		struct xr_shm_slot *s = (struct xr_shm_slot *)(a + sizeof(struct xr_shm_dir));
-
-		s[1].arg = h.echoed;
-		atomic_store(&s[1].head, XR_HEAD(1, 0, 0, XR_OP_START));
-		usleep(20000);
-	}
+	if (!is("ring-noise"))
+		leave_tcp(), usleep(20000);
 	for (int i = 0; i < 30000; i++) {
 		uint64_t v = nasty();
 
@@ -317,13 +326,11 @@ static void *scribble(void *unused)
  */
 static void *scribble_retreat(void *unused)
 {
-	uint8_t *a = h.mine.base + h.mine.hdr.dir_off, *b = h.victim.base + h.theirs.dir_off;
-	struct xr_shm_dir *vd = (struct xr_shm_dir *)b, *md = (struct xr_shm_dir *)a;
-	struct xr_shm_slot *s = (struct xr_shm_slot *)(a + sizeof(struct xr_shm_dir));
+	uint8_t *a = h.mine.base + h.mine.hdr.dir_off;
+	struct xr_shm_dir *vd = VICTIM, *md = (struct xr_shm_dir *)a;
 
 	atomic_store(&vd->ready, 1);
-	s[1].arg = h.echoed;
-	atomic_store(&s[1].head, XR_HEAD(1, 0, 0, XR_OP_START));
+	leave_tcp();
 	usleep(rnd() % 20000);
 	for (int i = 0; i < 3000; i++) {
 		uint64_t bits = (rnd() % 3 ? XR_FROZEN : 0) | (rnd() % 2 ? XR_REPLAYING : 0);
@@ -354,16 +361,26 @@ static void *scribble_retreat(void *unused)
 	return unused;
 }
 
-/* Leaves TCP as it should, and then says what there is no word for. */
+/* What there is no word for. */
 static void say_nonsense(void)
 {
-	uint8_t *a = h.mine.base + h.mine.hdr.dir_off, *b = h.victim.base + h.theirs.dir_off;
-	struct xr_shm_slot *s = (struct xr_shm_slot *)(a + sizeof(struct xr_shm_dir));
+	atomic_store(&leave_tcp()[2].head, XR_HEAD(2, 0, 0, 15));
+	/* last: once it knows that it may leave, nothing comes over TCP that would make it look */
+	atomic_store(&VICTIM->ready, 1);
+}
 
-	atomic_store(&((struct xr_shm_dir *)b)->ready, 1);
-	s[1].arg = h.echoed;
-	atomic_store(&s[1].head, XR_HEAD(1, 0, 0, XR_OP_START));
-	atomic_store(&s[2].head, XR_HEAD(2, 0, 0, 15));
+/* Answers a retreat wrongly: it has read what was never sent, or has not what it had. */
+static void say_consumed(void)
+{
+	struct xr_shm_slot *theirs = (struct xr_shm_slot *)(VICTIM + 1);
+
+	leave_tcp();
+	atomic_store(&VICTIM->ready, 1);
+	/* once the victim has left TCP and sent something */
+	for (int i = 0; i < 1000 && XR_HEAD_SEQ(atomic_load(&theirs[2].head)) != 2; i++)
+		usleep(1000);
+	atomic_store(&VICTIM->consumed, XR_FROZEN | XR_CONSUMED(rnd() % 2 ? 1000000 : 0, 0));
+	atomic_store(&VICTIM->arm, 1ull << 32 | XR_ARM_FROZEN);
 }
 
 /* Rubbish on the control connection, with and without descriptors. */
@@ -419,6 +436,8 @@ static void attack_ring(void)
 		scribble_retreat(NULL);
 	else if (is("ring-nonsense"))
 		say_nonsense();
+	else if (is("ring-consumed"))
+		say_consumed();
 	else if (is("ring-close"))
 		close(h.conn), h.conn = -1;
 	else
@@ -440,10 +459,8 @@ static void second(enum xr_up_type type)
 	if (type == XR_UP_ANSWER)
 		fds[n++] = xr_proof_open(h.tcp);
 	fds[n++] = h.mine.fd;
-	if (stage("setup-")) {
-		attack_setup(&m, fds, n);
-		return;
-	}
+	if (stage("setup-"))
+		return attack_setup(&m, fds, n);
 	say(&m, sizeof(m), fds, n);
 	h.setup = 1;
 	if (type == XR_UP_SETUP)
@@ -455,10 +472,8 @@ static void first(void)
 	struct xr_up_msg m;
 	int proof;
 
-	if (stage("call-")) {
-		attack_call(XR_UP_CALL);
-		return;
-	}
+	if (stage("call-"))
+		return attack_call(XR_UP_CALL);
 	compose(&m, XR_UP_CALL);
 	proof = xr_proof_open(h.tcp);
 	say(&m, sizeof(m), &proof, 1);

@@ -112,8 +112,8 @@ static void a_sequence_of_another_round_is_nothing(void **state)
 static void a_consumer_that_lies(void **state)
 {
 	static const uint64_t lies[] = {
-		XR_CONSUMED(0, 0), XR_CONSUMED(1, 0x7fffffff), XR_CONSUMED(2, 1), XR_CONSUMED(3, 0),
-		XR_CONSUMED(9, 0), XR_CONSUMED(UINT32_MAX, 77), XR_CONSUMED(0x80000001u, 3),
+		XR_CONSUMED(0, 0), XR_CONSUMED(1, 0x7fffffff), XR_CONSUMED(2, 101), XR_CONSUMED(3, 1),
+		XR_CONSUMED(4, 0), XR_CONSUMED(9, 0), XR_CONSUMED(UINT32_MAX, 77), XR_CONSUMED(0x80000001u, 3),
 		XR_CONSUMED(2, 0x10000), XR_FROZEN | XR_CONSUMED(77, 0x7fffffff),
 	};
 	size_t i;
@@ -136,7 +136,12 @@ static void a_consumer_that_lies(void **state)
 				break;
 			assert_true(xr_shm_tx_unconsumed(&r.tx) <= r.tx.sent);
 		}
+		assert_true(rounds < 50);
 		xr_shm_tx_freeze(&r.tx);
+		/* nothing that follows could be right: whoever owns the connection ends it */
+		assert_int_equal(r.tx.lied, 1);
+		assert_int_equal(put(&r, 1), -ESTALE);
+		assert_int_equal(xr_shm_tx_control(&r.tx, XR_OP_END, 0), -ESTALE);
 		/* what is replayed lies in this end's own slots and chunks */
 		while ((n = xr_shm_tx_replay(&r.tx, iov, 64)) > 0) {
 			size_t sum = 0;
@@ -151,6 +156,84 @@ static void a_consumer_that_lies(void **state)
 		}
 		assert_int_equal(rig_fini(&r), 0);
 	}
+}
+
+/* What was consumed is not unread again, and what is frozen at a good place is no lie. */
+static void a_consumer_that_goes_back(void **state)
+{
+	static const struct {
+		uint64_t word;
+		int lie;
+	} second[] = {
+		{ XR_CONSUMED(1, 0), 1 }, { XR_CONSUMED(1, 15000), 1 }, { XR_CONSUMED(2, 9), 1 },
+		{ XR_FROZEN | XR_CONSUMED(2, 9), 1 }, { XR_FROZEN | XR_CONSUMED(1, 16384), 1 },
+		{ XR_CONSUMED(2, 10), 0 }, { XR_FROZEN | XR_CONSUMED(2, 10), 0 },
+		{ XR_CONSUMED(2, 100), 0 }, { XR_CONSUMED(3, 0), 0 }, { XR_CONSUMED(2, 101), 1 },
+		{ XR_CONSUMED(3, 1), 1 }, { XR_REPLAYING | XR_CONSUMED(2, 10), 0 },
+	};
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < XR_ARRAY_LEN(second); i++) {
+		struct rig r;
+
+		rig_init(&r, 16, 4, 1 << 20);
+		assert_int_equal(put(&r, 16384), 16384);
+		assert_int_equal(put(&r, 100), 100);
+		xr_store_relaxed(&r.dir->consumed, XR_CONSUMED(2, 10));
+		assert_int_equal(xr_shm_tx_unconsumed(&r.tx), 90);
+		xr_store_relaxed(&r.dir->consumed, second[i].word);
+		xr_shm_tx_freeze(&r.tx);
+		assert_int_equal(r.tx.lied, second[i].lie);
+		assert_int_equal(rig_fini(&r), 0);
+	}
+}
+
+/* The sender freezes, and does nothing else to the word: whatever it makes of the position is a lie. */
+static void a_sender_that_moves_the_position(void **state)
+{
+	static const struct {
+		uint64_t word;
+		int lie;
+	} word[] = {
+		{ XR_CONSUMED(1, 0), 1 }, { XR_CONSUMED(2, 1), 1 }, { XR_CONSUMED(3, 0), 1 }, { 0, 1 },
+		{ XR_FROZEN | XR_CONSUMED(1, 3), 1 }, { UINT64_MAX, 1 }, { XR_REPLAYING | XR_CONSUMED(2, 0), 1 },
+		{ XR_FROZEN | XR_REPLAYING | XR_CONSUMED(3, 0), 1 },
+		{ XR_CONSUMED(2, 0), 0 }, { XR_FROZEN | XR_CONSUMED(2, 0), 0 },
+		{ XR_FROZEN | XR_REPLAYING | XR_CONSUMED(2, 0), 0 },
+	};
+	size_t i, how;
+
+	(void)state;
+	for (i = 0; i < XR_ARRAY_LEN(word); i++)
+		for (how = 0; how < 3; how++) {
+			struct xr_view v;
+			struct rig r;
+
+			rig_init(&r, 16, 4, 1 << 20);
+			assert_int_equal(put(&r, 5), 5);
+			assert_int_equal(put(&r, 7), 7);
+			assert_int_equal(xr_shm_rx_peek(&r.rx, &v), 1);
+			xr_shm_rx_take(&r.rx, &v, 5);
+			assert_int_equal(xr_shm_rx_commit(&r.rx), 0);
+			xr_store_relaxed(&r.dir->consumed, word[i].word);
+			if (how == 0) {
+				assert_int_equal(xr_shm_rx_peek(&r.rx, &v), 1);
+				xr_shm_rx_take(&r.rx, &v, 7);
+				xr_shm_rx_commit(&r.rx);
+			} else if (how == 1) {
+				xr_shm_rx_seal(&r.rx);
+			} else {
+				xr_shm_rx_freeze(&r.rx);
+			}
+			assert_int_equal(r.rx.lied, word[i].lie);
+			if (word[i].lie) {
+				assert_int_equal(xr_shm_rx_is_frozen(&r.rx), 0);
+				assert_int_equal(xr_shm_rx_peek(&r.rx, &v), -EPROTO);
+				assert_int_equal(xr_shm_rx_readable(&r.rx), 0);
+			}
+			assert_int_equal(rig_fini(&r), 0);
+		}
 }
 
 static void check_view(struct rig *r, const struct xr_view *v)
@@ -276,6 +359,8 @@ int main(void)
 		cmocka_unit_test(a_length_that_shrinks),
 		cmocka_unit_test(a_sequence_of_another_round_is_nothing),
 		cmocka_unit_test(a_consumer_that_lies),
+		cmocka_unit_test(a_consumer_that_goes_back),
+		cmocka_unit_test(a_sender_that_moves_the_position),
 		cmocka_unit_test(evil_sender),
 		cmocka_unit_test(evil_receiver),
 	};
