@@ -10,6 +10,7 @@
  *
  * Hysteresis: return_after on TCP at least, twice as long after each retreat or failed
  * attempt, up to 512 times; forgiven when the flow stayed on the fabric for 64 times as long.
+ * Who has lost a link as often as a flow can remember links stays on TCP (limit-returns).
  *
  * Two hosts cannot tell each other when they are willing, and each needs the other to look at the same time.  But they
  * left the fabric at nearly the same time, and so both count from there: they look when twice, four, eight times
@@ -17,7 +18,7 @@
  */
 #include <errno.h>
 #include "control.h"
-#include "flow.h"
+#include "flow_rx.h"
 #include "mem.h"
 #include "process.h"
 #include "ready.h"
@@ -103,8 +104,13 @@ int xr_flow_return_plan(struct xr_flow *f)
 	uint64_t now;
 
 	if (f->upgrade_off || f->tx_shut || f->rx_shut || f->rx_end || xr_load_relaxed(&f->rx_dead) || f->rx_reset ||
-	    f->npast == XR_FLOW_PAST || !xr_flow_may_return((enum xr_reason)f->reason))
+	    !xr_flow_may_return((enum xr_reason)f->reason))
 		return 0;
+	if (f->npast == XR_FLOW_PAST) {
+		xr_store_relaxed(&f->upgrade_off, 1);
+		xr_flow_blame(f, XR_REASON_LIMIT_RETURNS);
+		return 0;
+	}
 	now = xr_now_ns();
 	if (f->moved_ns && now - f->moved_ns > RETURN_FORGIVEN * return_wait(f))
 		f->returns = 0;

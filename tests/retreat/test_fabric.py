@@ -121,6 +121,33 @@ def test_the_link_between_two_processes_is_cut(env, how, who):
         assert c.drain() == (100000, None)
 
 
+def test_a_connection_that_loses_its_link_again_and_again_says_why_it_stays(env):
+    """It comes back three times, and then no more: with a reason of its own, at both ends, counted."""
+    env.env["XRDMA_RETURN_AFTER"] = "0"
+    p = shell.Pair(env).upgrade()
+    for lost in range(1, 5):
+        assert cut((p.server, p.client)[lost % 2].pid) == 1
+        # who looks whether there is something finds that the link is broken
+        assert p.server("poll", 30, p.s.fd, EV_IN).ret == p.client("poll", 30, p.c.fd, EV_IN).ret == 0
+        for _ in range(300):
+            p.turns(10, 300)
+            ends = p.carriers()
+            if all((f["upgrades"], f["carrier"]) == ((lost + 1, "shm") if lost < 4 else (4, "tcp"))
+                   for f in ends.values()):
+                break
+            time.sleep(.01)
+        else:
+            pytest.fail("lost %d times: %r" % (lost, ends))
+    assert {f["reason"] for f in ends.values()} == {"limit-returns"}, ends
+    for pid in (p.server.pid, p.client.pid):
+        assert env.counters(pid)[1]["limit-returns"] == 1
+    p.turns(100, 3000)
+    assert all(f["carrier"] == "tcp" for f in p.carriers().values())
+    p.s.sendall(100000)
+    p.s.close()
+    assert p.c.drain() == (100000, None)
+
+
 def test_what_a_closed_connection_has_left_stays(live):
     """Unread at the other end of a cut link: connections that go on do not write over it."""
     c2, s2 = live.connect()
