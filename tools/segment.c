@@ -57,6 +57,47 @@ int xr_segment_open_dir(int base, const char *name, uid_t *uid)
 	return fd;
 }
 
+bool xr_segment_may_remove(uid_t uid)
+{
+	return uid == geteuid() || !geteuid();
+}
+
+int xr_segment_dirs(const char *base, xr_segment_dir_fn *in, void *arg)
+{
+	struct dirent *de;
+	DIR *dir = opendir(base);
+	int r = 0;
+
+	if (!dir)
+		return -errno;
+	while (!r && (de = readdir(dir))) {
+		char name[512];
+		uid_t uid = 0;
+		DIR *one;
+		int fd;
+
+		if (strncmp(de->d_name, XR_SEGMENT_DIR, strlen(XR_SEGMENT_DIR)))
+			continue;
+		fd = xr_segment_open_dir(dirfd(dir), de->d_name, &uid);
+		if (fd < 0)
+			continue; /* not a directory of ours, or not ours to read */
+		one = fdopendir(fd);
+		if (!one) {
+			r = -errno;
+			close(fd);
+			break;
+		}
+		snprintf(name, sizeof(name), "%s/%s", base, de->d_name);
+		r = in(arg, name, one, uid);
+		closedir(one);
+		/* the last file may just have gone */
+		if (xr_segment_may_remove(uid))
+			unlinkat(dirfd(dir), de->d_name, AT_REMOVEDIR);
+	}
+	closedir(dir);
+	return r;
+}
+
 int xr_segment_name(const char *name, pid_t *pid, uint64_t *start_time)
 {
 	unsigned long long start;

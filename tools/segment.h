@@ -2,6 +2,7 @@
 #ifndef XR_SEGMENT_H
 #define XR_SEGMENT_H
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -87,6 +88,16 @@ enum xr_segment_life xr_segment_life(bool exited, uint64_t pid_ns, pid_t pid, ui
  */
 #define XR_SEGMENT_DIR "xrdma-"
 int xr_segment_open_dir(int base, const char *name, uid_t *uid);
+
+/*
+ * All of them below the directory `base` that may be read, until `in` returns other than 0; one that is empty then, and
+ * ours, goes.  name: the path, for messages.  0, what `in` returned, or -errno.
+ */
+typedef int xr_segment_dir_fn(void *arg, const char *name, DIR *dir, uid_t uid);
+int xr_segment_dirs(const char *base, xr_segment_dir_fn *in, void *arg);
+
+/* What is surely dead is removed for its owner, and by root for all: daemons run no xr-stat. */
+bool xr_segment_may_remove(uid_t uid);
 
 /* "pid.starttime" of a file name: 0 or -EINVAL. */
 int xr_segment_name(const char *name, pid_t *pid, uint64_t *start_time);

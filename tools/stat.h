@@ -51,8 +51,6 @@ void xr_stat_release(struct xr_stat_set *set);
 
 /* A line on standard error. */
 void xr_stat_complain(const char *dir, const char *name, const char *why);
-/* What is surely dead is removed for its owner, and by root for all: daemons run no xr-stat. */
-bool xr_stat_may_remove(uid_t uid);
 
 /* --- stat_channels.c: programs on the public interface --- */
 

@@ -26,7 +26,7 @@ int xr_stat_add_channels(const struct xr_stat_options *opt, struct xr_stat_set *
 		return 1;
 	if (got == -EAGAIN || got == -EPROTONOSUPPORT) {
 		/* whose it was its name says */
-		if (xr_segment_gone(pid, start) && xr_stat_may_remove(uid)) {
+		if (xr_segment_gone(pid, start) && xr_segment_may_remove(uid)) {
 			unlinkat(dirfd, name, 0);
 			return 1;
 		}
@@ -47,7 +47,7 @@ int xr_stat_add_channels(const struct xr_stat_options *opt, struct xr_stat_set *
 		return 1;
 	}
 	if (c.life == XR_SEGMENT_DEAD && !opt->dead) {
-		if (xr_stat_may_remove(uid))
+		if (xr_segment_may_remove(uid))
 			unlinkat(dirfd, name, 0);
 		xr_channels_free(&c);
 		return 1;

@@ -41,11 +41,6 @@ static void select_asked(const struct xr_stat_options *opt, struct xr_stat_set *
 	set->n = kept;
 }
 
-bool xr_stat_may_remove(uid_t uid)
-{
-	return uid == geteuid() || !geteuid();
-}
-
 /* Nobody made this into a segment for a minute, and its process is gone. */
 static bool abandoned(int dirfd, const char *name, pid_t pid, uint64_t start)
 {
@@ -71,7 +66,8 @@ static void sweep_beside(const struct xr_stat_options *opt, int dirfd, const cha
 		if (strcmp(dot, suffixes[i]) || (i && opt->dead))
 			continue;
 		snprintf(segment, sizeof(segment), "%.*s", (int)(dot - name), name);
-		if (xr_stat_may_remove(uid) && !xr_segment_name(segment, &pid, &start) && xr_segment_gone(pid, start))
+		if (xr_segment_may_remove(uid) && !xr_segment_name(segment, &pid, &start) &&
+		    xr_segment_gone(pid, start))
 			unlinkat(dirfd, name, 0);
 	}
 }
@@ -87,17 +83,18 @@ static int add(struct xr_stat_set *set, const struct xr_segment *seg)
 	return 0;
 }
 
-static int collect_dir(const struct xr_stat_options *opt, const char *dirname, int dirfd, uid_t uid,
-		       struct xr_stat_set *set)
-{
-	struct dirent *de;
-	DIR *dir = fdopendir(dirfd);
-	int err = 0;
+struct collect {
+	const struct xr_stat_options *opt;
+	struct xr_stat_set *set;
+};
 
-	if (!dir) {
-		close(dirfd);
-		return -errno;
-	}
+static int collect_dir(void *arg, const char *dirname, DIR *dir, uid_t uid)
+{
+	const struct xr_stat_options *opt = ((struct collect *)arg)->opt;
+	struct xr_stat_set *set = ((struct collect *)arg)->set;
+	struct dirent *de;
+	int err = 0, fd = dirfd(dir);
+
 	while (!err && (de = readdir(dir))) {
 		struct xr_segment seg;
 		const char *why = "";
@@ -105,28 +102,28 @@ static int collect_dir(const struct xr_stat_options *opt, const char *dirname, i
 		pid_t pid;
 		int got;
 
-		sweep_beside(opt, dirfd, de->d_name, uid);
-		err = xr_stat_add_channels(opt, set, dirname, dirfd, de->d_name, uid);
+		sweep_beside(opt, fd, de->d_name, uid);
+		err = xr_stat_add_channels(opt, set, dirname, fd, de->d_name, uid);
 		if (err) {
 			err = err > 0 ? 0 : err;
 			continue;
 		}
 		if (xr_segment_name(de->d_name, &pid, &start))
 			continue;
-		got = xr_segment_read(dirfd, de->d_name, &seg, &why);
+		got = xr_segment_read(fd, de->d_name, &seg, &why);
 		if (got == -ENOENT) /* gone since readdir */
 			continue;
-		if (got == -EAGAIN && !abandoned(dirfd, de->d_name, pid, start))
+		if (got == -EAGAIN && !abandoned(fd, de->d_name, pid, start))
 			continue;
 		if (got == -EAGAIN) {
-			if (xr_stat_may_remove(uid))
-				unlinkat(dirfd, de->d_name, 0);
+			if (xr_segment_may_remove(uid))
+				unlinkat(fd, de->d_name, 0);
 			continue;
 		}
 		/* what a crash left before an upgrade says by its name whose it was */
 		if (got == -EPROTONOSUPPORT && xr_segment_gone(pid, start)) {
-			if (xr_stat_may_remove(uid))
-				unlinkat(dirfd, de->d_name, 0);
+			if (xr_segment_may_remove(uid))
+				unlinkat(fd, de->d_name, 0);
 			continue;
 		}
 		if (got) {
@@ -138,8 +135,8 @@ static int collect_dir(const struct xr_stat_options *opt, const char *dirname, i
 			continue;
 		}
 		/* only what is surely dead, surely ours, and was not asked for */
-		if (seg.life == XR_SEGMENT_DEAD && !opt->dead && xr_stat_may_remove(uid) && seg.pid == pid)
-			unlinkat(dirfd, de->d_name, 0);
+		if (seg.life == XR_SEGMENT_DEAD && !opt->dead && xr_segment_may_remove(uid) && seg.pid == pid)
+			unlinkat(fd, de->d_name, 0);
 		if (seg.pid != pid) {
 			xr_stat_complain(dirname, de->d_name, "claims another process");
 			set->errors++;
@@ -151,7 +148,6 @@ static int collect_dir(const struct xr_stat_options *opt, const char *dirname, i
 			err = add(set, &seg);
 		}
 	}
-	closedir(dir);
 	return err;
 }
 
@@ -165,31 +161,10 @@ static int by_pid(const void *a, const void *b)
 
 int xr_stat_collect(const struct xr_stat_options *opt, struct xr_stat_set *set)
 {
-	struct dirent *de;
-	DIR *base;
-	int err = 0;
+	int err;
 
 	memset(set, 0, sizeof(*set));
-	base = opendir(opt->base);
-	if (!base)
-		return -errno;
-	while (!err && (de = readdir(base))) {
-		char name[512];
-		uid_t uid = 0;
-		int fd;
-
-		if (strncmp(de->d_name, XR_SEGMENT_DIR, strlen(XR_SEGMENT_DIR)))
-			continue;
-		fd = xr_segment_open_dir(dirfd(base), de->d_name, &uid);
-		if (fd < 0)
-			continue; /* not a directory of ours, or not ours to read */
-		snprintf(name, sizeof(name), "%s/%s", opt->base, de->d_name);
-		err = collect_dir(opt, name, fd, uid, set);
-		/* the last file may just have gone */
-		if (xr_stat_may_remove(uid))
-			unlinkat(dirfd(base), de->d_name, AT_REMOVEDIR);
-	}
-	closedir(base);
+	err = xr_segment_dirs(opt->base, collect_dir, &(struct collect){ opt, set });
 	if (!err)
 		err = xr_stat_live(set);
 	select_asked(opt, set);

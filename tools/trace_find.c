@@ -27,18 +27,19 @@ static void complain(struct xr_trace_set *set, const char *dir, const char *name
 	set->errors++;
 }
 
-static int find_in(const struct xr_trace_options *opt, const char *dirname, int dirfd, uid_t uid,
-		   struct xr_trace_set *set)
-{
-	bool ours = uid == geteuid() || !geteuid(), channels;
-	struct dirent *de;
-	DIR *dir = fdopendir(dirfd);
-	int err = 0;
+struct find {
+	const struct xr_trace_options *opt;
+	struct xr_trace_set *set;
+};
 
-	if (!dir) {
-		close(dirfd);
-		return -errno;
-	}
+static int find_in(void *arg, const char *dirname, DIR *dir, uid_t uid)
+{
+	const struct xr_trace_options *opt = ((struct find *)arg)->opt;
+	struct xr_trace_set *set = ((struct find *)arg)->set;
+	bool ours = xr_segment_may_remove(uid), channels;
+	struct dirent *de;
+	int err = 0, fd = dirfd(dir);
+
 	while (!err && (de = readdir(dir))) {
 		struct xr_trace_file f;
 		const char *why = "";
@@ -48,13 +49,13 @@ static int find_in(const struct xr_trace_options *opt, const char *dirname, int 
 
 		if (xr_trace_name(de->d_name, &pid, &start, &channels))
 			continue;
-		got = xr_trace_read(dirfd, de->d_name, &f, &why);
+		got = xr_trace_read(fd, de->d_name, &f, &why);
 		if (got == -ENOENT || got == -EAGAIN)
 			continue;
 		/* what a crash left goes, unless it is asked for; of another version its name says whose it was */
 		if (!opt->dead && ours && (got == -EPROTONOSUPPORT ? xr_segment_gone(pid, start) :
 					   !got && f.life == XR_SEGMENT_DEAD && f.pid == pid)) {
-			unlinkat(dirfd, de->d_name, 0);
+			unlinkat(fd, de->d_name, 0);
 			if (!got)
 				xr_trace_file_free(&f);
 			continue;
@@ -70,7 +71,6 @@ static int find_in(const struct xr_trace_options *opt, const char *dirname, int 
 			err = add(set, &f);
 		}
 	}
-	closedir(dir);
 	return err;
 }
 
@@ -96,33 +96,10 @@ static int find_files(const struct xr_trace_options *opt, struct xr_trace_set *s
 
 int xr_trace_find(const struct xr_trace_options *opt, struct xr_trace_set *set)
 {
-	struct dirent *de;
-	DIR *base;
-	int err = 0;
-
 	memset(set, 0, sizeof(*set));
 	if (opt->files && *opt->files)
 		return find_files(opt, set);
-	base = opendir(opt->base);
-	if (!base)
-		return -errno;
-	while (!err && (de = readdir(base))) {
-		char name[512];
-		uid_t uid = 0;
-		int fd;
-
-		if (strncmp(de->d_name, XR_SEGMENT_DIR, strlen(XR_SEGMENT_DIR)))
-			continue;
-		fd = xr_segment_open_dir(dirfd(base), de->d_name, &uid);
-		if (fd < 0)
-			continue; /* not a directory of ours, or not ours to read */
-		snprintf(name, sizeof(name), "%s/%s", opt->base, de->d_name);
-		err = find_in(opt, name, fd, uid, set);
-		if (!opt->dead && (uid == geteuid() || !geteuid()))
-			unlinkat(dirfd(base), de->d_name, AT_REMOVEDIR);
-	}
-	closedir(base);
-	return err;
+	return xr_segment_dirs(opt->base, find_in, &(struct find){ opt, set });
 }
 
 void xr_trace_set_free(struct xr_trace_set *set)

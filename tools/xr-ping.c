@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "core/key.h"
 #include "core/mem.h"
+#include "args.h"
 #include "ping.h"
 
 #define PING_SAMPLES 100000u
@@ -38,31 +39,6 @@ static const struct argp_option options[] = {
 	{0},
 };
 
-static uint64_t number(struct argp_state *state, const char *what, const char *text, uint64_t least, uint64_t most)
-{
-	char *end;
-	unsigned long long v;
-
-	errno = 0;
-	v = strtoull(text, &end, 10);
-	if (errno || end == text || *end || *text == '-' || v < least || v > most)
-		argp_error(state, "%s: '%s' is not a number from %llu to %llu", what, text, (unsigned long long)least,
-			   (unsigned long long)most);
-	return v;
-}
-
-static double seconds(struct argp_state *state, const char *what, const char *text, double least)
-{
-	char *end;
-	double v;
-
-	errno = 0;
-	v = strtod(text, &end);
-	if (errno || end == text || *end || !(v >= least && v <= 1e6))
-		argp_error(state, "%s: '%s' is not a number of seconds from %g to 1000000", what, text, least);
-	return v;
-}
-
 static void sizes(struct argp_state *state, struct ping_options *opt, char *text)
 {
 	char *word, *next = text;
@@ -72,7 +48,7 @@ static void sizes(struct argp_state *state, struct ping_options *opt, char *text
 		if (opt->n_sizes == PING_SIZES)
 			argp_error(state, "size: more than %u of them", PING_SIZES);
 		else
-			opt->size[opt->n_sizes++] = (uint32_t)number(state, "size", word, 1, PING_ROOM);
+			opt->size[opt->n_sizes++] = (uint32_t)xr_args_number(state, "size", word, 1, PING_ROOM);
 	}
 }
 
@@ -112,15 +88,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	switch (key) {
 	case 'l': opt->listen = true; return 0;
 	case 'p':
-		number(state, "port", arg, 1, 65535);
+		xr_args_number(state, "port", arg, 1, 65535);
 		opt->port = arg;
 		return 0;
-	case 'c': opt->count = number(state, "count", arg, 0, 1ull << 40); return 0;
-	case 'i': opt->interval = seconds(state, "interval", arg, 0); return 0;
+	case 'c': opt->count = xr_args_number(state, "count", arg, 0, 1ull << 40); return 0;
+	case 'i': opt->interval = xr_args_seconds(state, "interval", arg, 0, 1e6); return 0;
 	case 's': sizes(state, opt, arg); return 0;
 	case 'm': operations(state, opt, arg); return 0;
-	case 'w': opt->deadline = seconds(state, "deadline", arg, 0); return 0;
-	case 'W': opt->wait = seconds(state, "timeout", arg, 0.001); return 0;
+	case 'w': opt->deadline = xr_args_seconds(state, "deadline", arg, 0, 1e6); return 0;
+	case 'W': opt->wait = xr_args_seconds(state, "timeout", arg, 0.001, 1e6); return 0;
 	case 'F':
 		if (strcmp(arg, "shm") && strcmp(arg, "rdma"))
 			argp_error(state, "fabric: '%s' is none of shm, rdma", arg);

@@ -10,6 +10,7 @@
 #include "core/config.h"
 #include "core/tune.h"
 #include "core/xrdma.h"
+#include "args.h"
 #include "stat.h"
 #include "watch.h"
 
@@ -60,16 +61,6 @@ static const char doc[] =
 	"\vExit status: 0 all shown or done, 1 something could not be read or --pid names no such process, "
 	"2 trouble.";
 
-static double seconds(const char *arg, struct argp_state *state)
-{
-	char *end;
-	double v = strtod(arg, &end);
-
-	if (end == arg || *end || !(v >= 0.05 && v <= 86400))
-		argp_error(state, "'%s' is not a number of seconds from 0.05 to 86400", arg);
-	return v;
-}
-
 static void set_mistake(void *arg, const char *where, unsigned int line, const char *msg)
 {
 	(void)arg;
@@ -98,16 +89,6 @@ static void set(struct xr_stat_options *opt, const char *arg, struct argp_state 
 	}
 	argp_error(state, "'%s' is not NAME=VALUE of spin, upgrade_turns, upgrade_bytes, return_after or "
 		   "trace_sample", arg);
-}
-
-static int whole_number(const char *arg, long min, const char *what, struct argp_state *state)
-{
-	char *end;
-	long v = strtol(arg, &end, 10);
-
-	if (end == arg || *end || v < min || v > 1 << 30)
-		argp_error(state, "'%s' is not a %s", arg, what);
-	return (int)v;
 }
 
 /* A name with a mistake would be held, and nothing would happen. */
@@ -150,7 +131,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		opt->totals = true;
 		return 0;
 	case 'w':
-		opt->watch = seconds(arg, state);
+		opt->watch = xr_args_seconds(state, "watch", arg, 0.05, 86400);
 		return 0;
 	case 'j':
 		opt->json = true;
@@ -159,7 +140,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		opt->prometheus = true;
 		return 0;
 	case OPT_PID:
-		opt->pid = whole_number(arg, 1, "process id", state);
+		opt->pid = (pid_t)xr_args_number(state, "pid", arg, 1, 1 << 30);
 		return 0;
 	case OPT_PROGRAM:
 		opt->program = arg;
@@ -177,7 +158,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		opt->back = true;
 		return 0;
 	case OPT_FD:
-		opt->fd = whole_number(arg, 0, "descriptor", state);
+		opt->fd = (int)xr_args_number(state, "fd", arg, 0, 1 << 30);
 		return 0;
 	case OPT_DEVICE:
 		opt->device = device(arg, state);
@@ -186,7 +167,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		set(opt, arg, state);
 		return 0;
 	case OPT_WAIT:
-		opt->wait = seconds(arg, state);
+		opt->wait = xr_args_seconds(state, "wait", arg, 0.05, 86400);
 		return 0;
 	case ARGP_KEY_END:
 		if (opt->retreat && opt->back)

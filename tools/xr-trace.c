@@ -8,6 +8,7 @@
 
 #include "core/config.h"
 #include "core/xrdma.h"
+#include "args.h"
 #include "trace.h"
 #include "watch.h"
 
@@ -43,26 +44,6 @@ static const char doc[] =
 	"\vThe setting trace_sample makes programs trace; xr-stat --set trace_sample=100 does so while they run.\n"
 	"Exit status: 0 all shown, 1 something could not be read, 2 trouble.";
 
-static double seconds(const char *arg, struct argp_state *state)
-{
-	char *end;
-	double v = strtod(arg, &end);
-
-	if (end == arg || *end || !(v >= 0.05 && v <= 86400))
-		argp_error(state, "'%s' is not a number of seconds from 0.05 to 86400", arg);
-	return v;
-}
-
-static unsigned int whole_number(const char *arg, long min, const char *what, struct argp_state *state)
-{
-	char *end;
-	long v = strtol(arg, &end, 10);
-
-	if (end == arg || *end || v < min || v > 1 << 30)
-		argp_error(state, "'%s' is not a %s", arg, what);
-	return (unsigned int)v;
-}
-
 static const char *hex(const char *arg, struct argp_state *state)
 {
 	size_t n = strspn(arg, "0123456789abcdef");
@@ -87,12 +68,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		opt->waterfall = true;
 		return 0;
 	case 'n':
-		opt->last = whole_number(arg, 0, "number", state);
+		opt->last = (unsigned int)xr_args_number(state, "last", arg, 0, 1 << 30);
 		if (!opt->last)
 			opt->last = 1u << 30;
 		return 0;
 	case 'w':
-		opt->watch = seconds(arg, state);
+		opt->watch = xr_args_seconds(state, "watch", arg, 0.05, 86400);
 		return 0;
 	case 'j':
 		opt->json = true;
@@ -101,7 +82,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		opt->otlp = true;
 		return 0;
 	case OPT_PID:
-		opt->pid = (pid_t)whole_number(arg, 1, "process id", state);
+		opt->pid = (pid_t)xr_args_number(state, "pid", arg, 1, 1 << 30);
 		return 0;
 	case OPT_PROGRAM:
 		opt->program = arg;
