@@ -9,7 +9,7 @@ from . import proc, work
 
 
 QUIET = .1      # of the machine may be taken by others during a quiet round
-CLOSE = 3       # times the rounds where the floor is closer to 1 than the noise of a few rounds
+CLOSE = 5       # times the rounds where the floor is closer to 1 than the noise of a few rounds
 
 
 class Progress:
@@ -93,7 +93,11 @@ class Row:
         return statistics.median(v) if v else None
 
     def ratio(self, who=None, against="plain"):
+        """Of the medians; where percents count, the median of the ratios of neighbouring runs: what others do to
+        the machine changes more from one minute to the next than from one run to the next."""
         who = who or self.work.contenders[1].name
+        if self.work.close and self.ratios(who, against):
+            return statistics.median(self.ratios(who, against))
         a, b = self.median(against), self.median(who)
         return speed(self.work, a, b) if a and b else None
 
@@ -156,7 +160,7 @@ def measure(w, setup, rounds, seconds, quiet, progress):
             if lines:
                 row.flows[c.name] = lines
         taken = []
-        rounds *= CLOSE if any(.9 < f.ratio < 1 for f in w.floors) else 1
+        rounds *= CLOSE if w.close else 1
         while len(taken) < rounds or (
                 quiet and len(taken) < 4 * rounds
                 and sum(r[0] <= QUIET for r in taken) < rounds):

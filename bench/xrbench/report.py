@@ -5,6 +5,8 @@ import json
 import os
 import platform
 
+from . import measure
+
 GREEN, RED, BLUE, GREY, INK = "#2a7f4f", "#b3432b", "#3a6ea5", "#8a8f98", "#22262b"
 TICKS = (.01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 20, 50, 100, 200)
 
@@ -77,6 +79,7 @@ def table(rows, info):
     noisy = [r for r in rows if r.foreign and sorted(r.foreign)[len(r.foreign) // 2] > .1]
     out += ["", "ratio: how many times faster, medians of "
             f"{info['rounds']} interleaved rounds; rounds: smallest and largest ratio of one round;",
+            f"where the floor is near 1: median of the ratios of {info['rounds'] * measure.CLOSE} rounds;",
             "CPU: both ends together, user and system, per operation."]
     if noisy:
         out.append("Other programs took more than 10% of the machine during: "

@@ -81,6 +81,11 @@ class Work:
             setattr(self, k, v)
         self.servers, self.count, self.port_now = {}, {}, None
 
+    @property
+    def close(self):
+        """Is a floor closer to 1 than the noise of a few rounds?"""
+        return any(.9 < f.ratio < 1 for f in self.floors)
+
     def cpus(self, setup):
         return (setup.one, setup.one) if self.one_core else setup.apps
 
