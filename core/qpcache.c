@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Queue pairs that are used again. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include "log.h"
@@ -83,9 +84,13 @@ int xr_qpcache_get(struct xr_qpcache *c, const struct xr_qp_attr *attr, uint64_t
 		c->dropped++;
 	}
 	c->misses++;
-	r = c->ops->qp_create(c->dev, attr, qp);
-	if (r)
-		return r;
+	/* a device has room for so many: those that wait here, perhaps in quarantine, give way to one that is wanted */
+	while ((r = c->ops->qp_create(c->dev, attr, qp)) != 0) {
+		if ((r != -ENOMEM && r != -ENOSPC && r != -ENOBUFS) || !c->first)
+			return r;
+		c->ops->qp_destroy(cache_take(c, &c->first));
+		c->dropped++;
+	}
 	r = c->ops->qp_modify(*qp, XR_QPS_INIT);
 	if (r)
 		c->ops->qp_destroy(*qp);

@@ -18,6 +18,7 @@
 static struct xr_qp made[16];
 static uint32_t nmade, ndestroyed;
 static int create_fails, reset_fails, init_fails;
+static uint32_t room;		/* of the device */
 
 static int fake_create(struct xr_dev *dev, const struct xr_qp_attr *attr, struct xr_qp **qp)
 {
@@ -25,6 +26,8 @@ static int fake_create(struct xr_dev *dev, const struct xr_qp_attr *attr, struct
 	(void)attr;
 	if (create_fails)
 		return create_fails;
+	if (nmade - ndestroyed == room)
+		return -ENOMEM;
 	assert_true(nmade < 16);
 	*qp = &made[nmade++];
 	(*qp)->state = XR_QPS_RESET;
@@ -64,6 +67,7 @@ static void begin(uint8_t reuse, uint32_t quarantine_us, uint32_t limit)
 	struct xr_dev_caps caps = { .reuse = reuse, .quarantine_us = quarantine_us };
 
 	nmade = ndestroyed = 0;
+	room = 16;
 	create_fails = reset_fails = init_fails = 0;
 	xr_qpcache_init(&c, &fake, NULL, &caps, limit);
 }
@@ -104,6 +108,40 @@ static void used_again(void **state)
 	assert_ptr_equal(c.last, &c.first);
 	xr_qpcache_end(&c);
 	assert_int_equal(ndestroyed, 0);
+}
+
+/* What waits to be used again takes no room from what is wanted now. */
+static void a_full_device(void **state)
+{
+	struct xr_qp *a, *b, *d, *none;
+
+	(void)state;
+	begin(1, 1000, 8);
+	room = 3;
+	a = get(&small, 0);
+	b = get(&small, 0);
+	d = get(&small, 0);
+	/* all are in use */
+	assert_int_equal(xr_qpcache_get(&c, &small, 0, &none), -ENOMEM);
+	put(a, &small, 0);
+	put(b, &small, 0);
+	/* both are in quarantine, or do not fit: the oldest goes, and no more than need be */
+	a = get(&small, 1);
+	assert_int_equal(ndestroyed, 1);
+	assert_int_equal(c.n, 1);
+	get(&large, 1);
+	assert_int_equal(ndestroyed, 2);
+	assert_int_equal(c.n, 0);
+	assert_int_equal(c.dropped, 2);
+	assert_ptr_equal(c.last, &c.first);
+	/* any other error is told as it is */
+	put(d, &small, 2);
+	create_fails = -EACCES;
+	assert_int_equal(xr_qpcache_get(&c, &large, 2, &none), -EACCES);
+	assert_int_equal(c.n, 1);
+	create_fails = 0;
+	assert_int_equal(a->state, XR_QPS_INIT);
+	xr_qpcache_end(&c);
 }
 
 static void only_what_fits(void **state)
@@ -394,6 +432,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(used_again),
+		cmocka_unit_test(a_full_device),
 		cmocka_unit_test(only_what_fits),
 		cmocka_unit_test(quarantine),
 		cmocka_unit_test(not_every_device),
