@@ -12,6 +12,8 @@
  *				killed; of one that was stopped, where the program asks for a limit
  *	idle FLOWS SECONDS	CPU of two processes with so many TCP connections that carry nothing, asleep in
  *				epoll_wait
+ *	upgrades FLOWS TURNS	CPU of two processes that make so many TCP connections, take so many turns on
+ *				each and close them, see upgrades.c
  *
  * The counting program is traced by its parent, so nothing that it does can be overlooked.
  */
@@ -39,6 +41,7 @@
 #include <unistd.h>
 #include "copies.h"
 #include "core/xrdma.h"
+#include "upgrades.h"
 
 #define SIZE	64
 #define STEPPED	20u	/* messages that are gone through instruction by instruction */
@@ -502,7 +505,9 @@ int main(int argc, char **argv)
 		return copies();
 	if (!strcmp(what, "idle") && argc == 4)
 		return idle((uint32_t)strtoul(n, NULL, 0), strtod(argv[3], NULL));
+	if (!strcmp(what, "upgrades") && argc == 4)
+		return upgrades((uint32_t)strtoul(n, NULL, 0), (uint32_t)strtoul(argv[3], NULL, 0));
 	fprintf(stderr, "usage: xr-mechanism counts|socket-counts [messages] | copies | death |\n"
-		"       idle CONNECTIONS SECONDS\n");
+		"       idle CONNECTIONS SECONDS | upgrades CONNECTIONS TURNS\n");
 	return 2;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * xr-setup: how long it takes to make a channel, with a new queue pair and with one that was used before.
- * Both ends are contexts of this one thread, over the shm device; a channel is made when both programs know of it.
+ * Both ends are contexts of this one thread, over the shm device or the one that is asked for; a channel is made when
+ * both programs know of it.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -147,12 +148,16 @@ int main(int argc, char **argv)
 	static const struct xrdma_callbacks callbacks = { .accepted = on_accepted, .connected = on_connected,
 							  .closed = on_closed };
 	static const uint32_t at_once[] = { 1, 100, 1000 };
-	uint32_t channels = 10000, window = 0;
+	const char *device = "shm", *at = NULL;
+	uint32_t channels = 10000, window = 0, most = 1000;
 	int c, json = 0;
 	size_t i;
 
-	while ((c = getopt(argc, argv, "n:w:j")) != -1) {
+	while ((c = getopt(argc, argv, "a:d:m:n:w:j")) != -1) {
 		switch (c) {
+		case 'a': at = optarg; break;
+		case 'd': device = optarg; break;
+		case 'm': most = (uint32_t)atoi(optarg); break;
 		case 'n': channels = (uint32_t)atoi(optarg); break;
 		case 'w': window = (uint32_t)atoi(optarg); break;
 		case 'j': json = 1; break;
@@ -161,16 +166,20 @@ int main(int argc, char **argv)
 		if (c == -2)
 			break;
 	}
-	if (c == -2 || optind != argc || channels < 1000) {
-		fprintf(stderr, "usage: xr-setup [-n CHANNELS] [-w WINDOW] [-j]\n"
-			"  -n  channels per line, 1000 at least (10000)   -w  XRDMA_OPT_WINDOW_MSGS   -j  JSON\n");
+	if (c == -2 || optind != argc || !most || most > 1000 || channels < most) {
+		fprintf(stderr, "usage: xr-setup [-d DEVICE -a NAME] [-m MOST] [-n CHANNELS] [-w WINDOW] [-j]\n"
+			"  -d  a device that is not shm, -a  what is listened to there, and connected to\n"
+			"  -n  channels per line (10000)   -m  at once, at most (1000)\n"
+			"  -w  XRDMA_OPT_WINDOW_MSGS       -j  JSON\n");
 		return 2;
 	}
 	sample = calloc(channels + 1000, sizeof(*sample));
 	begun = calloc(1000, sizeof(*begun));
 	snprintf(name, sizeof(name), "xr-setup.%d", (int)getpid());
-	if (!sample || !begun || xrdma_context_create(&server, "shm", &callbacks, NULL) ||
-	    xrdma_context_create(&client, "shm", &callbacks, NULL) || xrdma_listen(server, name)) {
+	if (at)
+		snprintf(name, sizeof(name), "%s", at);
+	if (!sample || !begun || xrdma_context_create(&server, device, &callbacks, NULL) ||
+	    xrdma_context_create(&client, device, &callbacks, NULL) || xrdma_listen(server, name)) {
 		fprintf(stderr, "xr-setup: no context\n");
 		return 1;
 	}
@@ -179,7 +188,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "xr-setup: a window of %u is out of range\n", window);
 		return 2;
 	}
-	for (i = 0; i < sizeof(at_once) / sizeof(at_once[0]); i++) {
+	for (i = 0; i < sizeof(at_once) / sizeof(at_once[0]) && at_once[i] <= most; i++) {
 		measure(at_once[i], channels / at_once[i], 0, json);
 		measure(at_once[i], channels / at_once[i], 4096, json);
 	}
