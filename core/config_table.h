@@ -28,7 +28,7 @@
 	X(global, stats_dir, STATS_DIR, PATH, "/dev/shm", 1, 200, NULL, "DIR",                     \
 	  "directory that holds the statistics",                                                   \
 	  "The process writes its statistics to xrdma-UID/PID.STARTTIME below this directory. "    \
-	  "It should be memory-backed.")                                                           \
+	  "It should be memory-backed. One that cannot be used costs a line in the log, not the program.") \
 	X(global, run_dir, RUN_DIR, PATH, "", 0, 60, NULL, "DIR",                                   \
 	  "directory by which programs in other network namespaces are met",                       \
 	  "Where containers of one host all have this directory, connections between them move "   \
