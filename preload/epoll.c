@@ -253,19 +253,12 @@ void xr_ep_reg_free(struct xr_epreg *r)
 
 /* ---- files --------------------------------------------------------------- */
 
-int xr_epoll_created(int epfd, int flags)
+struct xr_epoll *xr_ep_file_new(int epfd, uint64_t token)
 {
-	struct xr_epoll *ep;
-	uint64_t token;
+	struct xr_epoll *ep = xr_ep_mem_get(XR_EP_MEM_FILE);
 
-	(void)flags;
-	if (!xr_active || xr_ep_big_lock())
-		return -ENOMEM;
-	ep = xr_ep_mem_get(XR_EP_MEM_FILE);
-	if (!ep || xr_random(&token, sizeof(token))) {
-		xr_ep_big_unlock();
-		return -ENOMEM;
-	}
+	if (!ep)
+		return NULL;
 	memset(ep, 0, sizeof(*ep));
 	ep->token = token;
 	ep->gen = xr_ep_gen;
@@ -274,11 +267,29 @@ int xr_epoll_created(int epfd, int flags)
 	ep->outer = -1;
 	ep->inner = -1;
 	ep->kick = -1;
+	ep->top = -1;
+	ep->forks = xr_flow_kid_forks();
 	ep->bucket = ep->first_bucket;
 	ep->nbuckets = XR_EP_BUCKETS;
 	xr_epnode_init(&ep->ready);
 	xr_epnode_init(&ep->hot);
 	xr_epnode_init(&ep->active);
+	return ep;
+}
+
+int xr_epoll_created(int epfd, int flags)
+{
+	struct xr_epoll *ep;
+	uint64_t token;
+
+	(void)flags;
+	if (!xr_active || xr_random(&token, sizeof(token)) || xr_ep_big_lock())
+		return -ENOMEM;
+	ep = xr_ep_file_new(epfd, token);
+	if (!ep) {
+		xr_ep_big_unlock();
+		return -ENOMEM;
+	}
 	if (xr_fd_set(epfd, ep, XR_FD_EPOLL) == (uintptr_t)-1) {
 		xr_ep_mem_put(XR_EP_MEM_FILE, ep);
 		xr_ep_big_unlock();
@@ -302,6 +313,7 @@ void xr_epoll_dup(int oldfd, int newfd)
 /* The file's lock held; nobody is inside.  Returns how many descriptors it had. */
 static int ep_inner_close(struct xr_epoll *ep)
 {
+	int n = 3 + (ep->top >= 0);
 	struct xr_eplink *k;
 
 	for (k = ep->links; k; k = ep->links) {
@@ -313,12 +325,14 @@ static int ep_inner_close(struct xr_epoll *ep)
 	xr_fd_close(ep->inner);
 	xr_fd_close(ep->kick);
 	xr_fd_close(ep->outer);
+	xr_fd_close(ep->top);
 	ep->inner = -1;
 	ep->kick = -1;
 	ep->outer = -1;
+	ep->top = -1;
 	xr_waiter_put(ep->waiter);
 	ep->waiter = 0;
-	return 3;
+	return n;
 }
 
 static void ep_teardown(struct xr_epoll *ep)
@@ -344,8 +358,9 @@ int xr_epoll_strip(void)
 		if (!ep || ep->gen != xr_ep_gen || xr_ep_lock(ep))
 			continue;
 		/* who is inside, or in the kernel with its token to come, may use them */
-		if (!xr_load_relaxed(&ep->attached) && !ep->inside && ep->inner >= 0) {
-			xr_ep_sys_ctl(ep->outer, EPOLL_CTL_DEL, ep->inner, 0, 0);
+		if (!xr_load_relaxed(&ep->attached) && !ep->inside && ep->inner >= 0 && (ep->top < 0 || !ep->watched)) {
+			if (ep->top < 0)
+				xr_ep_sys_ctl(ep->outer, EPOLL_CTL_DEL, ep->inner, 0, 0);
 			xr_store_relaxed(&ep->dirty, 0);
 			n += ep_inner_close(ep);
 		}
@@ -420,6 +435,8 @@ void xr_epoll_close(int epfd)
 		/* the handler that closes it interrupted its use: it is never let go of */
 		goto unlock;
 	}
+	if (xr_unlikely(ep->parents != NULL))
+		xr_ep_child_close(ep);
 	ep_drop_regs(ep);
 	xr_ep_put(ep);
 unlock:

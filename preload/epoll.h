@@ -56,6 +56,7 @@ struct xr_epflow {
 	struct xr_epflow *next_free;
 	uint32_t gen;			/* xr_ep_gen of the process that made it */
 	uint8_t attached;		/* its registrations are in inner sets */
+	uint8_t heir;			/* a child changed its registration: this process, or this one did so later */
 	_Atomic uint8_t shared;		/* by several files: armed for the waiter that they share */
 	_Atomic uint8_t closed;		/* the flow is gone, whatever still refers to it */
 	_Atomic uint8_t missed;		/* a signal handler met a held lock: kick again */
@@ -71,7 +72,7 @@ struct xr_epheir {
 	uint64_t data;
 	uint32_t events;
 	int fd;
-	uint8_t attached, fired, absent, parked;
+	uint8_t attached : 1, fired : 1, absent : 1, parked : 1, heir : 1;
 };
 
 /* One registration: (epoll file, descriptor, flow). */
@@ -140,7 +141,7 @@ struct xr_epoll {
 	uint64_t token;
 	uint32_t gen;			/* xr_ep_gen of the process that made it */
 	uint32_t fds;			/* the program's descriptors; 0: closed.  Under big. */
-	uint32_t adopted;		/* inherited: members have been given back to TCP */
+	struct xr_epoll *parents;	/* inherited: the record that the parent made */
 	uint32_t inside;		/* threads in the fabric's epoll_wait */
 	_Atomic uint32_t awake;		/* of those; written under the lock */
 	uint32_t sleepers;
@@ -155,8 +156,11 @@ struct xr_epoll {
 	_Atomic uint32_t stands;	/* the last look at the kernel found something, which may stand */
 	_Atomic uint64_t looked;	/* cycle count of the last look at the kernel */
 	uint64_t patrolled;		/* ns: last look for flows that nobody rings for */
+	_Atomic uint64_t passed;	/* ns: in a child, when it passed on what was the parent's */
+	uint32_t forks;			/* of this process before it was made */
 	int epfd;			/* one of the program's descriptors */
 	int outer, inner, kick;		/* ours; -1 until the first flow attaches */
+	int top;			/* inherited: holds outer and inner; else -1 */
 	struct xr_epnode ready, hot, active;
 	uint32_t nready, nhot, nactive;
 	struct xr_eplink *links;
@@ -227,6 +231,8 @@ struct xr_epreg *xr_ep_reg_new(struct xr_epoll *ep, struct xr_flow *f, struct xr
 			       const struct epoll_event *ev);
 struct xr_eplink *xr_ep_link_alloc(void);
 void xr_ep_link_free(struct xr_eplink *k);
+/* A file's record, for one descriptor; NULL when memory is short.  Under big. */
+struct xr_epoll *xr_ep_file_new(int epfd, uint64_t token);
 /* Frees a registration that is in no kernel set any more.  Under big and the file's lock. */
 void xr_ep_reg_free(struct xr_epreg *r);
 /* Its second half, for a registration that was busy; the file's lock is enough. */
@@ -297,12 +303,32 @@ static inline void xr_ep_heir(struct xr_epreg *r)
 	h->fired = r->fired;
 	h->absent = r->absent;
 	h->parked = r->parked;
+	h->heir = r->ef->heir;
 }
 
-/* An inherited epoll file is waited on by the child: its members go back to TCP. */
-void xr_ep_adopt(struct xr_epoll *ep);
-/* The child's epoll_ctl on an inherited file, of a flow that it inherited too. */
-int xr_ep_child_ctl(struct xr_epoll *ep, int epfd, int op, int fd, struct xr_flow *f, struct epoll_event *ev);
+/*
+ * An inherited epoll file is used by the child: its members go back to TCP.  Returns what takes its place in this
+ * process; NULL when memory is short.
+ */
+struct xr_epoll *xr_ep_adopt(struct xr_epoll *ep, int epfd);
+/* What this process has of an epoll file, adopted if need be; NULL: nothing. */
+static inline struct xr_epoll *xr_ep_own(struct xr_epoll *ep, int epfd)
+{
+	return xr_likely(!ep || ep->gen == xr_ep_gen) ? ep : xr_ep_adopt(ep, epfd);
+}
+/* The child's epoll_ctl on an inherited file, of a flow that it inherited too: before anything changes. */
+void xr_ep_child_ctl(struct xr_epoll *ep, int fd, struct xr_flow *f);
+/*
+ * Its parent's token has come to this process, and the kernel tells of it but once.  The parent is rung again, and
+ * given the time to hear it.
+ */
+void xr_ep_child_pass_on(struct xr_epoll *ep);
+/* A child may have the file too, and hear there what is for this process: it looks without being told. */
+int xr_ep_lent(const struct xr_epoll *ep);
+/* This process changes what an adopted file has of the flow. */
+void xr_ep_child_changes(struct xr_epoll *ep, struct xr_flow *f, struct xr_epflow *ef);
+/* An adopted file, which is locked, is closed here: what only this process has on record goes to the kernel's set. */
+void xr_ep_child_close(struct xr_epoll *ep);
 /* The child's registration of a flow that it inherited in a file of its own.  Under big. */
 void xr_ep_child_carries(struct xr_flow *f, struct xr_epflow *ef);
 /* In the parent: did a child change it? */

@@ -3,12 +3,19 @@
  * An epoll file that a forked child has inherited.
  *
  * The kernel's objects are shared with the parent, the records are not: the child has a copy of them
- * as they were at the fork, and never edits the inner set.  What it uses goes back to TCP, in family
+ * as they were at the fork, and never edits the parent's inner set.  What it uses goes back to TCP, in family
  * memory, so that the parent sees it, and into the outer set, whose registrations are both processes'.
+ * Until nothing lies unread in the ring any more, and nothing is owed, it is in an inner set of the child's own.
+ * That lies in no set that the parent has, so the child sleeps on a third one (`top`) that holds both.
+ *
+ * The parent's token is for the parent, but the kernel tells of it whom it finds first.
  */
 #include <errno.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include "epoll.h"
 #include "fdtab.h"
+#include "log.h"
 #include "mem.h"
 #include "ready.h"
 
@@ -69,48 +76,137 @@ static uint16_t file_mark(const struct xr_epoll *ep)
 
 static int child_changed(const struct xr_flow *f, const struct xr_epoll *ep)
 {
-	uint16_t mark = xr_load_acquire(&f->epoll_child);	/* pairs with xr_ep_child_ctl */
+	uint16_t mark = xr_load_acquire(&f->epoll_child);	/* pairs with xr_ep_child_changes */
 
 	return xr_unlikely(mark) && (mark == CHANGED_ALL || mark == file_mark(ep));
 }
 
 /*
- * The parent's epoll_wait finds the flow on TCP and gets EEXIST; or does not come by here at all,
- * since it waits for the child to end.
+ * What the parent had in its inner set.  While the hooks still carry the flow, for what is unread or owed, it
+ * lies in the inner sets of both; then in the outer one, where the first of the two puts it, and the other meets
+ * EEXIST.  Under big, the file's lock held.
  */
-void xr_ep_adopt(struct xr_epoll *ep)
+static void take_over(struct xr_epoll *ep, const struct xr_epheir *h)
 {
-	struct heirs *c = heirs;
-	struct xr_epheir *h;
+	struct epoll_event ev = { .events = h->events };
+	struct xr_flow *f = h->flow;
+	int carried = (xr_load_acquire(&f->path) & XR_PATH_FABRIC) != 0, e = -ENOMEM;
+	struct xr_epflow *ef;
+	struct xr_epreg *r;
 
-	if (ep->adopted || xr_ep_big_lock())
+	ev.data.u64 = h->data;
+	/* another child's, which has it on record or has put it where all find it */
+	if (child_changed(f, ep) && !h->heir)
 		return;
-	if (ep->adopted) {
-		xr_ep_big_unlock();
+	if (!carried && !h->fired) {
+		xr_ep_sys_ctl(ep->epfd, EPOLL_CTL_ADD, h->fd, h->events, h->data);
 		return;
 	}
-	ep->adopted = 1;
-	xr_ep_big_unlock();
-	for (h = heir_next(ep, &c, NULL); h; h = heir_next(ep, &c, h)) {
-		if (!h->attached || xr_fd_flow(h->fd) != h->flow)
-			continue;
-		xr_flow_retreat(h->flow, h->fd, XR_REASON_FORKED, 1000000000u);
-		if (!h->fired && !h->absent && !child_changed(h->flow, ep))
-			xr_ep_sys_ctl(ep->outer, EPOLL_CTL_ADD, h->fd, h->events, h->data);
-	}
-	xr_store_relaxed(&ep->attached, 0);
+	ef = xr_ep_flow(f, 1);
+	if (!ef)
+		goto lost;
+	ef->heir |= h->heir;
+	xr_ep_child_carries(f, ef);
+	if (carried && xr_ep_share(ef, ep))
+		goto lost;
+	r = xr_ep_reg_new(ep, f, ef, h->fd, &ev);
+	if (!r)
+		goto lost;
+	r->fired = h->fired;
+	r->parked = !carried;
+	xr_ep_heir(r);
+	e = carried ? xr_ep_reg_attach(r, 0) : 0;
+	if (!e)
+		return;
+	xr_ep_reg_free(r);
+lost:
+	/* what lies unread is told with what comes next */
+	xr_warn("a descriptor of a parent's epoll set is watched by the kernel alone: error %d", -e);
+	if (!h->fired)
+		xr_ep_sys_ctl(ep->epfd, EPOLL_CTL_ADD, h->fd, h->events, h->data);
 }
 
-/* As it was at the fork. */
-static const struct xr_epheir *reg_at_fork(struct xr_epoll *ep, struct xr_flow *f, int fd)
+static int is_heir(const struct xr_epheir *h)
+{
+	return (h->attached || h->parked) && !h->absent && xr_fd_flow(h->fd) == h->flow;
+}
+
+struct xr_epoll *xr_ep_adopt(struct xr_epoll *old, int epfd)
 {
 	struct heirs *c = heirs;
+	struct xr_epoll *ep;
 	struct xr_epheir *h;
+	int fd;
 
-	for (h = heir_next(ep, &c, NULL); h; h = heir_next(ep, &c, h))
-		if (h->flow == f && h->fd == fd)
-			return h;
-	return NULL;
+	/* before big: it takes locks of the flow */
+	for (h = heir_next(old, &c, NULL); h; h = heir_next(old, &c, h))
+		if (is_heir(h))
+			xr_flow_retreat_as(h->flow, h->fd, XR_REASON_FORKED, XR_RETREAT_SEAL, 0);
+	if (xr_ep_big_lock())
+		return NULL;
+	ep = xr_fd_epoll(epfd);
+	if (ep != old) {
+		/* another thread was faster */
+		xr_ep_big_unlock();
+		return ep && ep->gen == xr_ep_gen ? ep : NULL;
+	}
+	ep = xr_ep_file_new(epfd, old->token);
+	if (!ep || xr_ep_lock(ep)) {
+		xr_ep_big_unlock();
+		return NULL;
+	}
+	ep->parents = old;
+	ep->fds = 0;
+	for (fd = xr_fd_next(0); fd >= 0; fd = xr_fd_next(fd + 1))
+		if (xr_fd_epoll(fd) == old && xr_fd_set(fd, ep, XR_FD_EPOLL) != (uintptr_t)-1)
+			ep->fds++;
+	c = heirs;
+	for (h = heir_next(old, &c, NULL); h; h = heir_next(old, &c, h))
+		if (is_heir(h))
+			take_over(ep, h);
+	xr_ep_unlock(ep);
+	xr_ep_big_unlock();
+	return ep;
+}
+
+#define PASS_ON_ECHO	10000000u	/* ns: a token that comes so soon is what this process has rung for */
+#define PASS_ON_PAUSE	100000		/* ns */
+
+void xr_ep_child_pass_on(struct xr_epoll *ep)
+{
+	static const struct timespec pause = { 0, PASS_ON_PAUSE };
+	static const uint64_t one = 1;
+	uint64_t now = xr_now_ns();
+	const struct xr_epoll *old;
+	int rung = 0;
+
+	/* the parent does not listen now: it looks when it comes */
+	if (now - xr_xchg(&ep->passed, 0) < PASS_ON_ECHO)
+		return;
+	for (old = ep->parents; old; old = old->parents)
+		if (old->kick >= 0)
+			rung |= xr_sys3(SYS_write, old->kick, &one, sizeof(one)) > 0;
+	if (!rung)
+		return;
+	/* relaxed: threads that meet here ring once more, or once less */
+	xr_store_relaxed(&ep->passed, now);
+	xr_sys2(SYS_nanosleep, &pause, NULL);
+}
+
+int xr_ep_lent(const struct xr_epoll *ep)
+{
+	return ep->forks != xr_flow_kid_forks() && xr_flow_kid_lives();
+}
+
+void xr_ep_child_changes(struct xr_epoll *ep, struct xr_flow *f, struct xr_epflow *ef)
+{
+	uint16_t none = 0, mark = file_mark(ep);
+
+	/* release: pairs with child_changed */
+	if (!xr_cas(&f->epoll_child, &none, mark) && none != mark)
+		xr_store_release(&f->epoll_child, CHANGED_ALL);
+	if (ef)
+		ef->heir = 1;
 }
 
 /*
@@ -118,25 +214,35 @@ static const struct xr_epheir *reg_at_fork(struct xr_epoll *ep, struct xr_flow *
  * set is all there is to know: the parent drops its record when it next comes by, and only then, since
  * it may be asleep in a call that is no hook.
  */
-int xr_ep_child_ctl(struct xr_epoll *ep, int epfd, int op, int fd, struct xr_flow *f, struct epoll_event *ev)
+void xr_ep_child_ctl(struct xr_epoll *ep, int fd, struct xr_flow *f)
 {
-	const struct xr_epheir *r = reg_at_fork(ep, f, fd);
-	/* in the parent's inner set, or about to be, or fired and in none: the kernel knows it not */
-	int away = (xr_load_acquire(&f->path) & XR_PATH_FABRIC) || xr_flow_up(f) || (r && r->parked), e;
-	uint16_t none = 0;
-
 	/* before it is on TCP: the parent, which may be what brings it there, leaves the outer set alone */
-	if (!xr_cas(&f->epoll_child, &none, file_mark(ep)) && none != file_mark(ep))
-		xr_store_release(&f->epoll_child, CHANGED_ALL);
-	xr_flow_hand_over(f, fd, XR_REASON_INHERITED, XR_HANDOVER_WAIT_NS);
-	/* one that the parent had removed is in no set either */
-	away &= !r || !r->absent;
-	if (op == EPOLL_CTL_ADD && away && r)
-		return -EEXIST;
-	e = xr_ep_sys_ctl(epfd, op, fd, ev ? ev->events : 0, ev ? ev->data.u64 : 0);
-	if (e != -ENOENT || !away)
-		return e;
-	return op == EPOLL_CTL_DEL ? 0 : xr_ep_sys_ctl(epfd, EPOLL_CTL_ADD, fd, ev->events, ev->data.u64);
+	xr_ep_child_changes(ep, f, NULL);
+	xr_flow_retreat_as(f, fd, XR_REASON_INHERITED, XR_RETREAT_SEAL, 0);
+	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
+		xr_epoll_flow_detach(f);
+	if (xr_ep_big_lock())
+		return;
+	xr_ep_child_changes(ep, f, xr_ep_flow(f, 1));
+	xr_ep_big_unlock();
+}
+
+void xr_ep_child_close(struct xr_epoll *ep)
+{
+	struct xr_epoll *old;
+	struct xr_epreg *r;
+	uint32_t i;
+
+	for (i = 0; i < ep->nbuckets; i++)
+		for (r = ep->bucket[i]; r; r = r->hash_next)
+			if (r->attached && !r->absent && !r->fired && r->ef->heir && xr_fd_flow(r->fd) == r->flow)
+				xr_ep_sys_ctl(ep->outer, EPOLL_CTL_ADD, r->fd, r->events, r->data);
+	for (old = ep->parents; old; old = old->parents) {
+		xr_fd_close(old->inner);
+		xr_fd_close(old->kick);
+		xr_fd_close(old->outer);
+		xr_fd_close(old->top);
+	}
 }
 
 int xr_ep_child_changed(const struct xr_epreg *r)
@@ -168,8 +274,12 @@ void xr_ep_child_forget(struct xr_flow *f)
 		struct xr_epoll *ep = r->ep;
 
 		next = r->flow_next;
-		/* attached: bytes are still on their way back to TCP */
-		if (r->attached || !xr_ep_child_changed(r) || xr_ep_lock(ep))
+		if (!xr_ep_child_changed(r))
+			continue;
+		/* bytes are still on their way back to TCP: the kernel gets it as this process leaves it */
+		if (r->attached)
+			ef->heir = 1;
+		if (r->attached || xr_ep_lock(ep))
 			continue;
 		xr_ep_reg_free(r);
 		xr_ep_unlock(ep);

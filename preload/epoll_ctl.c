@@ -206,7 +206,7 @@ static int ctl_keeps_tcp(struct xr_epoll *ep, struct xr_flow *f, const struct ep
 	struct xr_epreg *r;
 	int keep = 0;
 
-	if (!ep || ep->gen != xr_ep_gen)
+	if (!ep || ep->gen != xr_ep_gen || ep->parents)
 		return 1;
 	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC) || !ef || !ev)
 		return 0;
@@ -226,11 +226,11 @@ static int ctl_keeps_tcp(struct xr_epoll *ep, struct xr_flow *f, const struct ep
  */
 int xr_epoll_watch(int epfd)
 {
-	struct xr_epoll *ep = xr_fd_epoll(epfd);
+	struct xr_epoll *ep = xr_ep_own(xr_fd_epoll(epfd), epfd);
 	int busy;
 
-	if (!ep || ep->gen != xr_ep_gen || xr_ep_lock(ep))
-		return 0;
+	if (!ep || xr_ep_lock(ep))
+		return epfd;
 	ep->watched = 1;
 	busy = xr_load_relaxed(&ep->attached) != 0;
 	/* like a thread in epoll_wait: the file stays while the lock is dropped */
@@ -243,7 +243,14 @@ int xr_epoll_watch(int epfd)
 		xr_ep_handover(ep);
 	ep->inside--;
 	xr_ep_put(ep);
-	return busy;
+	return xr_epoll_shown(epfd);
+}
+
+int xr_epoll_shown(int epfd)
+{
+	struct xr_epoll *ep = xr_fd_epoll(epfd);
+
+	return ep && ep->gen == xr_ep_gen && ep->top >= 0 ? ep->top : epfd;
 }
 
 /* As the kernel: what may stand beside EPOLLEXCLUSIVE, and that it cannot be set later. */
@@ -269,40 +276,53 @@ static int ctl_is_short(int op, const struct xr_flow *f, int r)
 								       (xr_load_acquire(&f->path) & XR_PATH_FABRIC)));
 }
 
+/* Of what is no flow. */
+static int ctl_other(int epfd, int op, int fd, struct epoll_event *ev)
+{
+	int shown = op == EPOLL_CTL_ADD ? xr_epoll_watch(fd) : xr_epoll_shown(fd);
+	int r = sys_ctl_program(epfd, op, shown, ev);
+
+	/* it was registered before there was another */
+	return shown != fd && r == -ENOENT ? sys_ctl_program(epfd, op, fd, ev) : r;
+}
+
 int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 {
 	struct xr_epoll *ep = xr_fd_epoll(epfd);
 	struct xr_flow *f = xr_fd_flow(fd);
-	int r, again = 0, last = 0;
+	int r, again = 0, last = 0, away = 0, inherited = 0, shared;
 
 	if (!f || (op != EPOLL_CTL_ADD && op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) ||
 	    (op != EPOLL_CTL_DEL && !ev)) {
-		r = sys_ctl_program(epfd, op, fd, ev);
-		if (!r && op == EPOLL_CTL_ADD)
-			xr_epoll_watch(fd);
-		return r;
+		return ctl_other(epfd, op, fd, ev);
 	}
 	if (!ctl_is_valid(op, ev))
 		return -EINVAL;
-	if (ep && xr_unlikely(ep->gen != xr_ep_gen) && f->owner_pid != xr_getpid())
-		return xr_ep_child_ctl(ep, epfd, op, fd, f, ev);
+	if (ep && f->owner_pid != xr_getpid() && xr_unlikely(ep->gen != xr_ep_gen || ep->parents)) {
+		ep = xr_ep_own(ep, epfd);
+		if (!ep)
+			return -ENOMEM;
+		/* the parent is about to have it in its inner set: then the kernel does not know it */
+		away = xr_flow_up(f) != NULL;
+		inherited = 1;
+		xr_ep_child_ctl(ep, fd, f);
+	}
 	if (ep && ep->gen == xr_ep_gen) {
-		/* acquire: pairs with xr_ep_child_ctl */
-		if (xr_unlikely(xr_load_acquire(&f->epoll_child)))
+		/* acquire: pairs with xr_ep_child_changes */
+		if (xr_unlikely(xr_load_acquire(&f->epoll_child)) && f->owner_pid == xr_getpid())
 			xr_ep_child_forget(f);
 		r = ctl_quick(ep, op, fd, f, ev);
 		if (r != 1)
 			return r;
 	}
-	if (op == EPOLL_CTL_ADD && xr_unlikely(f->owner_pid != xr_getpid()) && ep && ep->gen == xr_ep_gen)
+	shared = !ep || ((ep->gen != xr_ep_gen || ep->parents) && !inherited);
+	if (inherited)
+		;
+	else if (op == EPOLL_CTL_ADD && xr_unlikely(f->owner_pid != xr_getpid()) && !shared)
 		xr_flow_retreat_as(f, fd, XR_REASON_INHERITED, XR_RETREAT_SEAL, 0);
-	else if (op == EPOLL_CTL_ADD && ctl_keeps_tcp(ep, f, ev)) {
-		xr_flow_stay_tcp(f, fd, ep && ep->gen == xr_ep_gen ? XR_REASON_EPOLL_EXCLUSIVE :
-				 XR_REASON_INHERITED);
-		if (!ep || ep->gen != xr_ep_gen)
-			return sys_ctl_program(epfd, op, fd, ev);
-	}
-	if (!ep || ep->gen != xr_ep_gen)
+	else if (op == EPOLL_CTL_ADD && ctl_keeps_tcp(ep, f, ev))
+		xr_flow_stay_tcp(f, fd, shared ? XR_REASON_INHERITED : XR_REASON_EPOLL_EXCLUSIVE);
+	if (shared)
 		return sys_ctl_program(epfd, op, fd, ev);
 retry:
 	r = xr_ep_big_lock();
@@ -332,5 +352,7 @@ retry:
 	}
 	if (!r && op == EPOLL_CTL_ADD)
 		xr_flow_link_lost(f, fd);
+	if (xr_unlikely(r == -ENOENT && away))
+		r = op == EPOLL_CTL_DEL ? 0 : sys_ctl_program(epfd, EPOLL_CTL_ADD, fd, ev);
 	return r;
 }

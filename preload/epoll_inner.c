@@ -28,6 +28,29 @@ static uint64_t inner_data(const void *p, uint32_t tag, uint16_t gen)
 #define TAG_CONTROL	3u
 #define TAG_SHARED	4u
 
+/* What both processes wait on shows nothing of what one of them alone has: the child sleeps on a set of its own. */
+static long top_make(struct xr_epoll *ep)
+{
+	long r = xr_sys1(SYS_epoll_create1, EPOLL_CLOEXEC);
+
+	if (r < 0)
+		return r;
+	ep->top = (int)r;
+	r = xr_fd_high(ep->top);
+	if (r < 0)
+		goto close;
+	ep->top = (int)r;
+	r = xr_ep_sys_ctl(ep->top, EPOLL_CTL_ADD, ep->outer, EPOLLIN, 0);
+	if (!r)
+		r = xr_ep_sys_ctl(ep->top, EPOLL_CTL_ADD, ep->inner, EPOLLIN, 0);
+	if (!r)
+		return 0;
+close:
+	xr_fd_close(ep->top);
+	ep->top = -1;
+	return r;
+}
+
 int xr_ep_inner_make(struct xr_epoll *ep)
 {
 	long r;
@@ -65,8 +88,8 @@ int xr_ep_inner_make(struct xr_epoll *ep)
 	r = xr_ep_sys_ctl(ep->inner, EPOLL_CTL_ADD, ep->kick, EPOLLIN | EPOLLET,
 			  inner_data(NULL, TAG_KICK, 0));
 	if (!r)
-		r = xr_ep_sys_ctl(ep->outer, EPOLL_CTL_ADD, ep->inner, EPOLLIN | EPOLLET,
-				  ep->token);
+		r = ep->parents ? top_make(ep) :
+		    xr_ep_sys_ctl(ep->outer, EPOLL_CTL_ADD, ep->inner, EPOLLIN | EPOLLET, ep->token);
 	if (r)
 		goto close_inner;
 	/* an edge for each ring: it wakes, and hooks look at what is wanted by themselves */

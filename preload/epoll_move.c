@@ -115,9 +115,14 @@ static void reg_detach(struct xr_epreg *r)
 
 	xr_ep_reg_leave(r);
 	r->seq++;
-	/* what a child made of it is in the kernel's set already */
-	if (r->absent || xr_ep_child_changed(r)) {
+	/* what a child made of it is in the kernel's set already, or is that child's to bring there */
+	if (r->absent || (xr_ep_child_changed(r) && !r->ef->heir)) {
 		xr_ep_reg_free(r);
+		return;
+	}
+	if (r->fired && r->ep->parents) {
+		/* the nearest that the kernel has to a fired one: the other processes can arm it again */
+		xr_ep_sys_ctl(r->ep->outer, EPOLL_CTL_ADD, r->fd, EPOLLONESHOT, r->data);
 		return;
 	}
 	if (r->fired) {
@@ -130,6 +135,9 @@ static void reg_detach(struct xr_epreg *r)
 		e = xr_ep_sys_ctl(r->ep->outer, EPOLL_CTL_ADD, r->fd, r->events, r->data);
 	else
 		e = reg_add_closed(r);
+	/* of two processes that changed it the file's own has the last word */
+	if (e == -EEXIST && r->ef->heir && !r->ep->parents)
+		e = xr_ep_sys_ctl(r->ep->outer, EPOLL_CTL_MOD, r->fd, r->events, r->data);
 	if (e && e != -EEXIST)
 		xr_warn("a descriptor could not return to its epoll set: error %d", -e);
 }
@@ -212,7 +220,7 @@ static int reg_check(struct xr_epreg *r, int several)
 	/* registered under a number that was closed since: nobody can change it any more */
 	if (xr_fd_flow(r->fd) != r->flow)
 		return -EINVAL;
-	/* acquire: pairs with xr_ep_child_ctl; what is on record here is not what the kernel has */
+	/* acquire: pairs with xr_ep_child_changes; what is on record here is not what the kernel has */
 	if (xr_load_acquire(&r->flow->epoll_child))
 		return -EINVAL;
 	e = xr_ep_inner_make(r->ep);

@@ -388,6 +388,8 @@ static int visit_report(struct ep_visit *v, struct epoll_event *ev, int rest, ui
 		if (r->events & EPOLLONESHOT) {
 			r->fired = 1;
 			xr_ep_heir(r);
+			if (xr_unlikely(r->ep->parents != NULL))
+				xr_ep_child_changes(r->ep, r->flow, r->ef);
 			return 1;
 		}
 		ready_add(r);

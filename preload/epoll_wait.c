@@ -64,6 +64,8 @@ static int wait_strip(struct ep_wait *w, struct epoll_event *evs, int n)
 			evs[k] = evs[i];
 		k++;
 	}
+	if (xr_unlikely(k != n && w->ep->parents))
+		xr_ep_child_pass_on(w->ep);
 	return k;
 }
 
@@ -158,7 +160,7 @@ static int wait_plain(struct ep_wait *w)
 	return n;
 }
 
-/* An epoll file that a parent shares: its token means nothing here. */
+/* An epoll file that a parent shares, and of which this process has no record: its token means nothing here. */
 static int wait_inherited(struct ep_wait *w)
 {
 	int n;
@@ -260,6 +262,9 @@ static int wait_look(struct ep_wait *w, const sigset_t *sigmask)
 	xr_store_relaxed(&ep->quiet, r > 0 || w->token_seen ? 0 : xr_load_relaxed(&ep->quiet) + 1);
 	xr_store_relaxed(&ep->stands, r > 0);
 	w->token_seen |= seen;
+	/* of a parent's file: no token tells */
+	if (xr_unlikely(ep->top >= 0) && xr_ksock_poll(ep->inner, POLLIN))
+		xr_store_relaxed(&ep->dirty, 1);
 	return r;
 }
 
@@ -294,6 +299,21 @@ static int spin_look(void *arg)
 	return r || xr_load_relaxed(&ep->dirty) || wait_expired(w);
 }
 
+#define LOOK_AT_BOTH	INT_MAX
+
+/* The kernel's part of the sleep: its events, 0 or -errno; LOOK_AT_BOTH: a child's sets have something. */
+static int wait_in_kernel(struct ep_wait *w, uint64_t deadline)
+{
+	struct xr_epoll *ep = w->ep;
+	struct epoll_event own;
+	int r;
+
+	if (xr_likely(ep->top < 0))
+		return xr_sleep_epoll(w->epfd, w->evs, w->max, deadline, w->sigmask, w->mark);
+	r = xr_sleep_epoll(ep->top, &own, 1, deadline, w->sigmask, w->mark);
+	return r > 0 ? LOOK_AT_BOTH : r;
+}
+
 /* 1: look again; 0: slept as long as there was time; w->n: what the kernel had. */
 static int wait_sleep(struct ep_wait *w)
 {
@@ -319,9 +339,7 @@ static int wait_sleep(struct ep_wait *w)
 	slice = then + XR_WAIT_PEER;
 	pthread_cleanup_push(sleep_cancelled, ep);
 	/* a deadline of 0 would mean none */
-	r = xr_sleep_epoll(w->epfd, w->evs, w->max,
-			   xr_deadline_min(!w->has_deadline ? 0 : w->deadline ? w->deadline : 1, slice),
-			   w->sigmask, w->mark);
+	r = wait_in_kernel(w, xr_deadline_min(!w->has_deadline ? 0 : w->deadline ? w->deadline : 1, slice));
 	pthread_cleanup_pop(0);
 	in.asleep = 0;
 	if (!xr_ep_lock(ep)) {
@@ -331,12 +349,20 @@ static int wait_sleep(struct ep_wait *w)
 		if (!r && xr_now_ns() - ep->patrolled >= XR_WAIT_PEER - XR_WAIT_SLICE) {
 			ep->patrolled = xr_now_ns();
 			xr_ep_patrol(ep);
+			if (xr_ep_lent(ep))
+				xr_store_relaxed(&ep->dirty, 1);
 		}
 		xr_ep_unlock(ep);
 	}
 	/* as in xr_wait_flow */
 	xr_flow_sweep_slept(then);
 	xr_store_relaxed(&ep->looked, xr_cycles());
+	if (xr_unlikely(r == LOOK_AT_BOTH)) {
+		xr_spin_slept(&ep->spin, 1, xr_now_ns() - then);
+		xr_store_relaxed(&ep->stands, 1);
+		w->n = 0;
+		return 1;
+	}
 	if (xr_unlikely(r == -EFAULT)) {
 		w->n = 0;
 		r = wait_refused(w);
@@ -462,9 +488,15 @@ static int wait_all(struct ep_wait *w)
 		return plain_real(w);
 	w->token = w->ep->token;
 	if (xr_unlikely(w->ep->gen != xr_ep_gen)) {
-		xr_ep_adopt(w->ep);
-		return wait_inherited(w);
+		struct xr_epoll *own = xr_ep_adopt(w->ep, w->epfd);
+
+		if (!own)
+			return wait_inherited(w);
+		w->ep = own;
 	}
+	/* what a child has heard in its place */
+	if (xr_load_acquire(&w->ep->attached) && xr_unlikely(xr_ep_lent(w->ep)))
+		xr_store_relaxed(&w->ep->dirty, 1);
 again:
 	while (w->first != INT_MIN ||
 	       (!xr_load_acquire(&w->ep->attached) && !xr_load_relaxed(&w->ep->dirty))) {

@@ -104,6 +104,24 @@ void xr_flow_kids_reap(void)
 	}
 }
 
+uint32_t xr_flow_kid_forks(void)
+{
+	/* relaxed: a number to compare with an earlier one of this process */
+	return xr_slab.kids ? xr_load_relaxed(&xr_slab.kids->forks) : 0;
+}
+
+int xr_flow_kid_lives(void)
+{
+	struct xr_flow_kids *k = xr_slab.kids;
+	uint32_t i;
+
+	/* acquire: as in xr_flow_holders */
+	for (i = k ? xr_load_acquire(&k->used) : 0; i--;)
+		if (xr_load_relaxed(&k->serial[i]))
+			return 1;
+	return 0;
+}
+
 void xr_flow_kid_begin(void)
 {
 	kid.serial = kid_next;

@@ -29,6 +29,9 @@ void xr_flow_fork_prepare(int undo);
 void xr_flow_kid_is(int pid);
 /* Children that were killed let go of what they held.  For the owner of the slab. */
 void xr_flow_kids_reap(void);
+/* Forks so far by the owner of the slab, as far as they are known; and: may one of their children live? */
+uint32_t xr_flow_kid_forks(void);
+int xr_flow_kid_lives(void);
 /* 1: this process may be the last one to hold a flow of its parent's. */
 int xr_flow_kid_heir(void);
 /* In the child, while the slab is the parent's still. */

@@ -151,7 +151,9 @@ static void poll_sort(struct poll_run *p)
 			p->k[i].fd = a->fds[i].fd;
 		/* what its flows have shows in the kernel from here on, and nothing that they had */
 		if (!f && xr_unlikely(xr_fd_epoll(a->fds[i].fd) != NULL) && !xr_vfork_depth) {
-			xr_epoll_watch(a->fds[i].fd);
+			int shown = xr_epoll_watch(a->fds[i].fd);
+
+			p->k[i].fd = t->muted ? -1 : shown;
 			p->nsets++;
 		}
 	}

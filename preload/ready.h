@@ -129,9 +129,11 @@ void xr_epoll_flow_kick(struct xr_flow *f);
 void xr_epoll_flow_full(struct xr_flow *f);
 /*
  * Something sleeps, or is about to, on the epoll descriptor itself (poll, select, another
- * epoll file).  1: flows of it are on a fabric.  0 also for what is no epoll file.
+ * epoll file).  Returns the descriptor for that, which is its own but for an inherited file; also for what is
+ * no epoll file.
  */
 int xr_epoll_watch(int epfd);
+int xr_epoll_shown(int epfd);
 void xr_epoll_forked(void);
 /*
  * Before (1) and after (0) a fork by a signal handler, whose child may return into the call that the handler

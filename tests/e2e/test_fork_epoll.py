@@ -74,7 +74,7 @@ class Case:
         assert self.child("epoll_ctl", self.ep, MOD, self.s.fd, self.flags, 7).ret == 0
 
 
-KIND = pytest.mark.parametrize("kind", ["own"])
+KIND = pytest.mark.parametrize("kind", ["own", "added", "parent's"])
 TRIGGERS = pytest.mark.parametrize("trigger", list(TRIGGER))
 PARENT = pytest.mark.parametrize("parent", ["stays", "closes", "exits", "killed"])
 
@@ -244,3 +244,76 @@ def test_taken_out_and_put_back(live, kind):
     assert k.told() == {9: EV_OUT}
     assert k.s.recv(1000, WAITALL).ret == 1000
     k.s.close()
+
+
+@pytest.mark.parametrize("moved", ["before the fork", "after it"])
+def test_both_wait_on_one_set(live, moved):
+    """A child that sleeps in the same epoll instance keeps nothing from its parent."""
+    sh = live.server
+    ep = sh.ok("epoll_create", 0)
+    if moved == "before the fork":
+        assert sh("epoll_ctl", ep, ADD, live.s.fd, EV_IN, 7).ret == 0
+        assert events(sh, ep) == {}
+    child = sh.fork()
+    c, s = live.connect()
+    assert sh("epoll_ctl", ep, ADD, s.fd, EV_IN, 8).ret == 0
+    live.upgrade(c, s)
+    for i in range(12):
+        p = sh.bg("epoll_wait", ep, 8, 20000)
+        sh.asleep()
+        # the last to come is the first whom the kernel wakes
+        w = child.bg("epoll_wait", ep, 8, 300 if i % 4 else 1500)
+        child.asleep()
+        c.sendall(100)
+        r = p.result(4)
+        assert r.words == ["%d:8" % EV_IN], (i, r)
+        # on TCP the kernel tells the child, too, of what only its parent has
+        assert w.result(4).words in ([], ["%d:8" % EV_IN])
+        assert s.recv(100, WAITALL).ret == 100
+    child.end()
+
+
+@KIND
+@TRIGGERS
+def test_a_child_s_child_in_the_same_set(live, kind, trigger):
+    k = Case(live, kind, trigger)
+    grand = k.child.fork()
+    assert events(grand, k.ep) == {7: EV_IN}
+    s = live.s.as_seen_by(grand)
+    assert s.recv(1000, WAITALL).ret == 1000
+    assert events(grand, k.ep) == {} and k.told() == {}
+    grand.end()
+
+
+@pytest.mark.parametrize("kind", ["added", "parent's"])
+def test_the_child_closes_the_set(live, kind):
+    """It stays the parent's, with all that is registered there."""
+    k = Case(live, kind, "level")
+    assert k.told() == {7: EV_IN}
+    assert k.child("close", k.ep).ret == 0
+    live.c.sendall(10)
+    harness.until(lambda: events(live.server, k.ep) == {7: EV_IN}, 2, "the parent")
+    assert live.s.recv(1010, WAITALL).ret == 1010
+    # what the child had read comes over TCP once more, for nobody, and goes by this
+    assert live.s.recv(1, DONTWAIT).err == "EAGAIN"
+    assert events(live.server, k.ep) == {}
+    live.c.sendall(10)
+    assert events(live.server, k.ep, 2000) == {7: EV_IN}
+    k.child.end()
+    assert live.server("epoll_ctl", k.ep, shell.DEL, live.s.fd, 0, 0).ret == 0
+    assert live.server("epoll_ctl", k.ep, shell.DEL, live.s.fd, 0, 0).err == "ENOENT"
+
+
+@pytest.mark.parametrize("kind", ["parent's"])
+@pytest.mark.parametrize("reads", ["child", "parent"])
+def test_fired_in_the_child_armed_by_the_parent(live, kind, reads):
+    k = Case(live, kind, "oneshot")
+    assert k.told() == {7: EV_IN} and k.told() == {}
+    who = k.child if reads == "child" else live.server
+    assert live.s.as_seen_by(who).recv(1000, WAITALL).ret == 1000
+    assert k.told() == {}
+    assert live.server("epoll_ctl", k.ep, MOD, live.s.fd, EV_IN | EV_ONESHOT, 8).ret == 0
+    assert events(live.server, k.ep) == {}
+    live.c.sendall(10)
+    assert events(live.server, k.ep, 2000) == {8: EV_IN}
+    assert k.told() == {} and events(live.server, k.ep) == {}
