@@ -50,6 +50,8 @@ def test_random_operations():
         oracle("--replay", case, "--times", "5")
         os.unlink(case)
     seed = ["--seed", SEED] if SEED else []
-    said = oracle("--ops", str(OPERATIONS), "--seconds", "60", "--jobs", "2", "--keep", folder, *seed)
+    said = oracle("--ops", str(OPERATIONS), "--seconds", "100", "--jobs", "2", "--keep", folder, *seed)
+    # it stops early where the time is over
+    assert int(said.split(" compared with TCP")[0].split()[-1]) >= OPERATIONS, said
     share = float(said.split("mode up: ")[1].split(", ")[1].split(" %")[0])
     assert share > 85, said
