@@ -179,8 +179,11 @@ static ssize_t rx_ring(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 		if (r != 1)
 			break;
 		if (v.op == XR_OP_END) {
-			if (done || (flags & MSG_PEEK))
+			if (done)
 				break;
+			/* its sender may not have come so far as to announce it */
+			if (flags & MSG_PEEK)
+				return 0;
 			xr_shm_rx_take(&f->rx, &v, 0);
 			if (xr_shm_rx_commit(&f->rx))
 				break;
@@ -243,11 +246,6 @@ static ssize_t rx_ring(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 	if (xr_shm_rx_is_frozen(&f->rx)) {
 		xr_rx_to_tcp(f);
 		return RX_MOVED;
-	}
-	if (flags & MSG_PEEK && xr_flow_peer_state(f) & XR_DIR_ENDED) {
-		r = xr_shm_rx_peek(&f->rx, &v);
-		if (r == 1 && v.op == XR_OP_END)
-			return 0;
 	}
 	return RX_NONE;
 }

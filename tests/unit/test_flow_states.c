@@ -450,12 +450,35 @@ static void a_look_keeps_the_slot(void **state)
 	assert_null(f->link);
 }
 
+/* END is published, and its sender has stopped before it said so: it is there for whoever looks, too. */
+static void an_end_that_is_not_announced(void **state)
+{
+	char c;
+	struct iovec iov = { &c, 1 };
+
+	(void)state;
+	flow_make();
+	flow_on_ring();
+	far_send("x");
+	assert_int_equal(xr_shm_tx_control(&R.tx, XR_OP_END, 0), 0);
+	assert_int_equal(xr_flow_recv(R.f, R.fd, &iov, 1, MSG_PEEK), 1);
+	assert_int_equal(flow_recv(), 1);
+	assert_true(xr_flow_poll(R.f, R.fd) & POLLIN);
+	assert_int_equal(xr_flow_recv(R.f, R.fd, &iov, 1, MSG_PEEK), 0);
+	iov.iov_len = 0;
+	assert_int_equal(xr_flow_recv(R.f, R.fd, &iov, 1, 0), 0);
+	assert_true(xr_flow_poll(R.f, R.fd) & POLLIN);
+	assert_int_equal(flow_recv(), 0);
+	flow_end();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_receive_state_meets_every_event),
 		cmocka_unit_test(readable_is_what_a_read_finds),
 		cmocka_unit_test(a_look_may_come_after_the_end),
+		cmocka_unit_test(an_end_that_is_not_announced),
 		cmocka_unit_test(a_look_keeps_the_slot),
 		cmocka_unit_test(a_call_may_end_after_the_close),
 	};
