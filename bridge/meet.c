@@ -236,6 +236,7 @@ void meet_call_failed(struct meet_flow *f, int error)
 		meet_failed(f, memory_reason(), 10000);
 		return;
 	case -ENODEV:
+	case -ENETDOWN:
 	case -EIO:
 		meet_failed(f, XR_REASON_NO_VERBS, MEET_GONE_MS);
 		return;

@@ -87,6 +87,7 @@ static int verbs_close(struct xr_dev *dev)
 		return -EBUSY;
 	while (d->ids)
 		v_cm_destroy(&d->ids->id);
+	v_late_end(d);
 	xr_cm_queue_drop(&d->events, NULL);
 	if (d->count.lost | d->count.twice | d->count.hollow | d->count.strangers)
 		xr_warn("device %s: %llu completions were lost, %llu came twice, %llu told of READs that had failed, "

@@ -12,6 +12,7 @@
  *	fabric_verbs_post.c	posting
  *	fabric_verbs_cm.c	connections: what the program asks for
  *	fabric_verbs_event.c	connections: what the manager reports
+ *	fabric_verbs_late.c	connections: those that cannot be ended now
  *	fabric_verbs_wire.c	private data
  *
  * Every request has a shadow in here, so that what the hardware reports can be checked, and what it will never
@@ -56,6 +57,7 @@ struct v_quirk {
 	uint8_t no_zero_write;
 	uint8_t silent;		/* does not say what was wrong with memory of this end */
 	uint8_t hollow;		/* says of a READ that failed that it has succeeded */
+	uint8_t brittle;	/* who connects and disconnects by it never can again after sending without a route */
 };
 
 struct v_window {
@@ -166,6 +168,12 @@ struct v_id {
 	uint8_t data[56];
 };
 
+/* Of a connection that is over here, but for the manager. */
+struct v_late {
+	struct v_late *next;
+	struct rdma_cm_id *cm;
+};
+
 /* What happened to a device that should not; in the log when it closes. */
 struct v_count {
 	uint64_t lost;		/* completions that the hardware never gave */
@@ -201,6 +209,8 @@ struct v_dev {
 	uint16_t *lives;
 	uint32_t nqps, qp_room;
 	struct v_id *ids;
+	struct v_late *late;
+	uint8_t unmute;			/* looks that found that it may speak */
 	struct xr_cm_queue events;
 	int cq_epoll, cq_event;
 	uint8_t rung;			/* cq_event was written to */
@@ -387,6 +397,17 @@ void v_cm_qp_failed(struct v_id *id);
 void v_cm_established(struct v_qp *q);
 void v_cm_unreachable(struct v_id *id, int error);
 void v_cm_die(struct v_dev *d);
+
+/* --- fabric_verbs_late.c --- */
+
+/* 1: the manager must not be made to send anything now. */
+int v_cm_mute(const struct v_dev *d);
+/* The id is destroyed, when it may be; speaks: the other end may be told then. */
+void v_cm_let_go(struct v_dev *d, struct rdma_cm_id *cm, int speaks);
+/* Those that may be: when to look again, 0: none is left. */
+uint64_t v_late_expire(struct v_dev *d, uint64_t now);
+/* All of them, whatever comes of it. */
+void v_late_end(struct v_dev *d);
 
 /* --- fabric_verbs_event.c --- */
 

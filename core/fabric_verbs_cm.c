@@ -40,7 +40,7 @@ void v_id_free(struct v_id *id)
 	id_pending_done(id);
 	xr_cm_queue_drop(&v_dev(id->id.dev)->events, &id->id);
 	if (id->cm)
-		rdma_destroy_id(id->cm);
+		v_cm_let_go(v_dev(id->id.dev), id->cm, id->state != V_ID_LISTEN);
 	while (*pp != id)
 		pp = &(*pp)->next;
 	*pp = id->next;
@@ -140,6 +140,8 @@ int v_cm_connect(struct xr_dev *dev, const struct xr_addr *addr, struct xr_qp *q
 		return -EADDRNOTAVAIL;
 	if (!d->ctx)
 		return -ENODEV;
+	if (v_cm_mute(d))
+		return -ENETDOWN;
 	id = v_id_new(d, V_ID_ADDRESS);
 	if (!id)
 		return -ENOMEM;
@@ -174,7 +176,7 @@ void v_cm_qp_failed(struct v_id *id)
 	switch (id->state) {
 	case V_ID_CONNECTED:
 		id->state = V_ID_DEAD;
-		if (id->cm)
+		if (id->cm && !v_cm_mute(d))
 			rdma_disconnect(id->cm);
 		v_event(d, id, XR_CM_DISCONNECTED, status, NULL, 0);
 		break;
@@ -182,7 +184,7 @@ void v_cm_qp_failed(struct v_id *id)
 	case V_ID_ROUTE:
 	case V_ID_CONNECTING:
 	case V_ID_ACCEPTED:
-		if (id->cm && id->state == V_ID_ACCEPTED)
+		if (id->cm && id->state == V_ID_ACCEPTED && !v_cm_mute(d))
 			rdma_disconnect(id->cm);
 		v_cm_unreachable(id, status ? status : -ECONNABORTED);
 		break;
@@ -317,4 +319,5 @@ void v_cm_die(struct v_dev *d)
 		id->cm = NULL;
 		id->gone = 1;
 	}
+	v_late_end(d);
 }

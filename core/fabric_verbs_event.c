@@ -281,9 +281,6 @@ static void cm_event(struct v_dev *d, struct v_id *id, enum rdma_cm_event_type t
 	case RDMA_CM_EVENT_DISCONNECTED:
 		ev_gone(id, -ECONNRESET);
 		break;
-	case RDMA_CM_EVENT_DEVICE_REMOVAL:
-		d->dying = 1;
-		break;
 	default:
 		break;
 	}
@@ -291,7 +288,7 @@ static void cm_event(struct v_dev *d, struct v_id *id, enum rdma_cm_event_type t
 
 static void cm_expire(struct v_dev *d, uint64_t now)
 {
-	uint64_t next = 0;
+	uint64_t next = v_late_expire(d, now);
 	struct v_id *id;
 
 	for (id = d->ids; id; id = id->next) {
@@ -340,7 +337,10 @@ void v_cm_progress(struct v_dev *d)
 			memcpy(data, p.private_data, p.private_data_len);
 		p.private_data = p.private_data && p.private_data_len ? data : NULL;
 		rdma_ack_cm_event(ev);
-		cm_event(d, id, type, status, cm, &p);
+		if (type == RDMA_CM_EVENT_DEVICE_REMOVAL)
+			d->dying = 1;
+		else if (id)
+			cm_event(d, id, type, status, cm, &p);
 	}
 	if (d->ctx)
 		v_dev_events(d);

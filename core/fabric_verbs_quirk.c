@@ -13,8 +13,10 @@ static const struct v_quirk quirks[] = {
 	 * those behind it, and a receive that is too small ends as one with a wrong key does.  A window opens all of
 	 * the region that it lies in: it gets one of its own.  A READ whose answer comes out of order, after packets
 	 * were lost or late, fails with the queue pair, but is said to have succeeded (rxe_completer, where it warns).
+	 * A packet without a route ends the queue pair that sends it, that of the connection manager too, for good.
 	 */
-	{ .driver = "rxe", .vendor = 0xffffff, .software = 1, .silent = 1, .loose_window = 1, .hollow = 1 },
+	{ .driver = "rxe", .vendor = 0xffffff, .software = 1, .silent = 1, .loose_window = 1, .hollow = 1,
+	  .brittle = 1 },
 	/* Tried.  iWARP over the kernel's TCP; has no windows. */
 	{ .driver = "siw", .vendor = 0x626d74, .software = 1, .no_window = 1 },
 	/* Not tried.  Nothing is assumed but what they report. */

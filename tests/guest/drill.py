@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """A load that runs until it is told to end, in both directions at once, each byte checked by who gets it."""
 import contextlib
+import ctypes
+import fcntl
 import os
 import random
 import signal
+import struct
 import subprocess
 import time
 
@@ -92,6 +95,42 @@ class Load:
         assert rs["tx_sum"] == rc["rx_sum"] and rs["rx_sum"] == rc["tx_sum"], note
         assert (rs["tx"], rs["rx"]) == (rc["rx"], rc["tx"]), note
         return rc["tx"] + rc["rx"]
+
+
+_MODIFY_QP, _IOCTL = 26, 0xC0181B01
+
+
+def spoil(pid):
+    """Every queue pair that this process has goes to the error state, without a word to it: how many did.
+    By the process's own descriptor of the device, as ibv_modify_qp() does it."""
+    libc, n = ctypes.CDLL(None, use_errno=True), 0
+    for task in map(int, os.listdir("/proc/%d/task" % pid)):
+        # the module's thread has descriptors of its own
+        pidfd, folder = os.pidfd_open(task, os.O_EXCL), "/proc/%d/task/%d/fd/" % (pid, task)    # PIDFD_THREAD
+        try:
+            for name in os.listdir(folder):
+                with contextlib.suppress(FileNotFoundError):
+                    if not os.readlink(folder + name).startswith("/dev/infiniband/uverbs"):
+                        continue
+                    fd = libc.syscall(438, pidfd, int(name), 0)    # pidfd_getfd
+                    n += sum(_spoil_one(fd, handle) for handle in range(256))
+                    os.close(fd)
+        finally:
+            os.close(pidfd)
+    return n
+
+
+def _spoil_one(fd, handle):
+    """struct ib_uverbs_modify_qp: where to, twice; handle, IBV_QP_STATE, ...; IBV_QPS_ERR"""
+    core = ctypes.create_string_buffer(struct.pack("64xII20x4xB15x", handle, 1, 6))
+    attrs = struct.pack("HHHHQ", 0, len(core) - 1, 1, 0, ctypes.addressof(core))
+    attrs += struct.pack("HHHHQ", 2, 8, 1, 0, _MODIFY_QP)
+    request = bytearray(struct.pack("HHHHQII", 24 + len(attrs), 0, 0, 2, 0, 14, 0) + attrs)
+    try:
+        fcntl.ioctl(fd, _IOCTL, request)
+        return True
+    except OSError:
+        return False
 
 
 def resources(two):

@@ -48,6 +48,7 @@ class Host:
         self.address = "10.77.%d.%d" % (group, number)
         self.address6 = "fd77:%x::%x" % (group, number)
         self.cpus = cpus
+        self.known = []    # lines for ip: what it knows of the others, and loses with its link
 
     @contextlib.contextmanager
     def inside(self):
@@ -81,9 +82,12 @@ class Host:
             return call(*argv, text=text, timeout=timeout)
 
     def sysctl(self, name, value):
-        """net.* of this host"""
-        with self.inside(), open("/proc/sys/net/" + name, "w") as f:
+        """net.* of this host: what it was"""
+        with self.inside(), open("/proc/sys/net/" + name, "r+") as f:
+            was = f.read().strip()
+            f.seek(0)
             f.write(str(value))
+        return was
 
     def gids(self):
         """The device's GID table: {index: GID as IPv6 text without zeros at the end}, empty entries left out."""
@@ -117,6 +121,18 @@ class Host:
             if time.monotonic() > end:
                 raise Failed("%s is not ready: %s, %r" % (self.device, state, gids))
             time.sleep(0.01)
+
+    def take_link(self):
+        batch(["link set %s down" % self.link], self.name)
+
+    def give_link(self):
+        batch(["link set %s up" % self.link] + self.known, self.name)
+
+    def take_address(self):
+        batch(["addr del %s/24 dev %s" % (self.address, self.link)], self.name)
+
+    def give_address(self):
+        batch(["addr add %s/24 dev %s" % (self.address, self.link)] + self.known, self.name)
 
     def impair(self, *what):
         """What netem does to all that the host sends: "loss", "5%". Always with some delay: without any, what is sent is the
@@ -175,9 +191,10 @@ class Hosts:
                      "addr add %s/64 dev %s nodad" % (h.address6, h.link)]
             # The first connection of rdma_cm waits 2 s when the neighbour is not known yet: over veth, the
             # answer is there before the asker sleeps.
-            lines += ["neigh replace %s lladdr %s dev %s nud permanent" % (a, o.mac, h.link)
-                      for o in self.all if o is not h for a in (o.address, o.address6)]
-            batch(lines, h.name)
+            h.known = ["addr replace %s/64 dev %s nodad" % (h.address6, h.link)]
+            h.known += ["neigh replace %s lladdr %s dev %s nud permanent" % (a, o.mac, h.link)
+                        for o in self.all if o is not h for a in (o.address, o.address6)]
+            batch(lines + h.known, h.name)
         for h in self.all:
             self._wait_carrier(h)
             if h.device:

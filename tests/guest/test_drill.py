@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.timeout(150),
               pytest.mark.skipif("GUEST" not in os.environ, reason="runs in the guest: tests/guest/check")]
 # little on its way at a time; else what goes through a socket and two emulated devices takes all there is
 TURNS = {"proto": "pingpong", "turn": 2000, "seg": 1000}
+DOWN = float(os.environ.get("XRT_LINK_DOWN") or 1)
 RETREATS = int(os.environ.get("XRT_RDMA_RETREATS") or 16)
 
 
@@ -103,6 +104,74 @@ def test_loss(env, two):
             h.impair()
     load.wait_moving(least=20000)
     load.wait_for("rdma", 40)
+    load.end()
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_address(env, two, who):
+    """A host's address goes, and its GID with it; it comes back in another place of the table."""
+    load = drill.Load(env, conns=2, wait=("poll", "epollet"), stall=60, **TURNS)
+    load.wait_for("rdma")
+    was = {gid: i for i, gid in two[who].gids().items()}
+    two[who].take_address()
+    try:
+        load.wait_for("tcp", 20)
+    finally:
+        two[who].give_address()
+    load.wait_moving(20, 20000)
+    load.wait_for("rdma", 40)
+    load.wait_moving(least=20000)
+    assert set(was) == set(two[who].gids().values())
+    load.end()
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_link_down(env, two, who):
+    """For XRT_LINK_DOWN seconds."""
+    load = drill.Load(env, conns=2, wait=("poll", "epollet"), stall=60 + DOWN, **TURNS)
+    load.wait_for("rdma")
+    two[who].take_link()
+    try:
+        time.sleep(DOWN)
+        load.wait_for("tcp", 20)
+    finally:
+        two[who].give_link()
+    load.wait_moving(20 + DOWN, 20000)
+    load.wait_for("rdma", 40 + DOWN)
+    load.wait_moving(least=20000)
+    load.end()
+
+
+def test_link_down_for_good(env, two):
+    """Both programs get what TCP gives."""
+    was = [h.sysctl("ipv4/tcp_retries2", 4) for h in two]
+    try:
+        load = drill.Load(env, conns=2, wait=("epoll", "poll"), stall=60, **TURNS)
+        load.wait_for("rdma")
+        two[0].take_link()
+        load.wait_broken(load.client, NO_WAY)
+        load.wait_broken(load.server, NO_WAY)
+    finally:
+        env.close()
+        two[0].give_link()
+        for h, n in zip(two, was):
+            h.sysctl("ipv4/tcp_retries2", n)
+            # the kernel has said goodbye for programs that ended: see what is known of rxe
+            h.delete_device()
+            h.add_device()
+
+
+@pytest.mark.parametrize("role", ["server", "client"])
+def test_queue_pairs_in_error(env, role):
+    """Somebody moves all queue pairs of a program to the error state."""
+    load = drill.Load(env, conns=3, wait=("poll", "epollet"), **TURNS)
+    load.wait_for("rdma")
+    retreats = load.counter("retreats")
+    assert drill.spoil((load.server if role == "server" else load.client).pid) >= 3
+    harness.until(lambda: load.counter("retreats") >= retreats + 6, 20, load.describe, 0.02)
+    load.wait_moving(least=20000)
+    load.wait_for("rdma", 20)
+    load.wait_moving(least=20000)
     load.end()
 
 
