@@ -88,6 +88,7 @@ struct xr_upgrade {
 	struct xr_shm_link *link;	/* with a reference, or NULL */
 	struct xr_shm_arena arena;	/* own, while the link is being made */
 	int new_link, own_dir;
+	uint64_t answered;		/* ns: host, with a link to be made */
 	/* of the last time, until this time is agreed upon; link NULL: a first upgrade */
 	struct xr_up_past {
 		struct xr_shm_link *link;

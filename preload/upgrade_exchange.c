@@ -270,27 +270,32 @@ static int up_make_link(struct xr_upgrade *u, const struct xr_up_msg *m, int fd)
 
 /* ---- host ------------------------------------------------------------------- */
 
+/*
+ * The link that another handshake is about to make serves this flow too.  When that takes long this one makes its
+ * own, for which all others wait in their turn: a crowd that is slow makes a few of them, not one each.
+ */
 static int up_link_pending(const struct xr_upgrade *u)
 {
-	int i, pending;
+	uint64_t now = xr_now_ns();
+	int i, pending, busy = 0;
 
 	for (i = 0; i < XR_UP_MAX; i++) {
 		const struct xr_upgrade *o = &xr_up_table[i];
 		/* acquire: pairs with up_claim */
 		struct xr_flow *f = xr_load_acquire(&o->f);
+		/* locked: another thread is at it, perhaps at that very step */
+		int locked = o != u && f && xr_trylock(&f->tx_lock);
 
-		if (o == u || !f)
+		busy |= locked;
+		if (o == u || !f || locked)
 			continue;
-		/* another thread is at it, perhaps at that very step */
-		if (xr_trylock(&f->tx_lock))
-			return 1;
 		pending = xr_load_relaxed(&o->f) == f && o->state == XR_UP_ANSWERED && o->new_link &&
-			  !memcmp(o->call.uuid, u->call.uuid, 16);
+			  now - o->answered < UP_LINK_PATIENCE && !memcmp(o->call.uuid, u->call.uuid, 16);
 		xr_unlock(&f->tx_lock);
 		if (pending)
 			return 1;
 	}
-	return 0;
+	return busy && now - u->begun < UP_LINK_PATIENCE;
 }
 
 /* The link to the caller, if there is one, with a reference in u->link. */
@@ -322,14 +327,8 @@ static int up_host_answer(struct xr_upgrade *u, int fd)
 
 	if (r)
 		return r;
-	/*
-	 * The link that another handshake is about to make serves this flow too; but that flow
-	 * may have gone idle in mid-handshake, and then this one makes a link of its own.
-	 */
-	if (!u->link && up_link_pending(u) && xr_now_ns() - u->begun < UP_LINK_PATIENCE) {
-		u->state = XR_UP_CALLED;
-		return 0;
-	}
+	if (!u->link && up_link_pending(u))
+		return u->state = XR_UP_CALLED, 0;
 	u->peer_nonce = u->call.nonce;
 	u->peer_cookie = u->call.cookie;
 	up_msg_init(u, &m, XR_UP_ANSWER);
@@ -358,6 +357,7 @@ static int up_host_answer(struct xr_upgrade *u, int fd)
 	r = up_put(u, &m, fds, n);
 	if (!r) {
 		u->state = XR_UP_ANSWERED;
+		u->answered = u->new_link ? xr_now_ns() : 0;
 	} else if (r == -EAGAIN && u->via) {
 		/* the link is full: with the next step */
 		u->state = XR_UP_CALLED;

@@ -360,10 +360,23 @@ static int offer_on(struct xr_upgrade *u, struct xr_shm_link *l)
 	return r == -EAGAIN ? r : r ? -ENOENT : 0;
 }
 
+/* 1: l[i] leads to a process that was reached by one before it; who it is the kernel says, too. */
+static int offer_made(struct xr_shm_link *const *l, uint32_t made, int i)
+{
+	int k;
+
+	for (k = 0; k < i; k++)
+		if (made >> k & 1 && l[k]->peer_pid == l[i]->peer_pid &&
+		    !memcmp(l[k]->peer_uuid, l[i]->peer_uuid, 16))
+			return 1;
+	return 0;
+}
+
 int xr_up_offer(struct xr_upgrade *u)
 {
 	struct xr_shm_link *l[OFFER_LINKS];
 	int i, n = 0, r, best = -ENOENT;
+	uint32_t made = 0;		/* bits of those that took it */
 
 	if (u->past.link && !xr_load_acquire(&u->past.link->dead)) {
 		xr_link_ref(u->past.link);
@@ -373,12 +386,17 @@ int xr_up_offer(struct xr_upgrade *u)
 	}
 	u->state = XR_UP_OFFERED;
 	for (i = 0; i < n; i++) {
+		/* once to each process: several links lead to one where many connections began at once */
+		if (offer_made(l, made, i))
+			continue;
 		r = offer_on(u, l[i]);
+		made |= (uint32_t)!r << i;
 		/* made, or might be next time, or will be when calls have come */
 		if (!r || best == -ENOENT || (best == -EBUSY && r == -EAGAIN))
 			best = r;
-		xr_link_unref(l[i]);
 	}
+	for (i = 0; i < n; i++)
+		xr_link_unref(l[i]);
 	return best;
 }
 

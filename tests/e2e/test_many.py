@@ -179,3 +179,23 @@ def test_refused_by_a_server_that_carries_others(env):
             p.turns(60, 100, c, s)
         return {f["reason"] for f in env.flows(p.client.pid) if f["carrier"] == "tcp"} == {"peer-not-xrdma"}
     harness.until(reasons, 15, "a reason")
+
+
+@pytest.mark.modes("both")
+@pytest.mark.skipif(harness.PERTURBED, reason="turns take as long as the patience that is tried")
+def test_a_crowd_that_is_slow_shares_its_link(env):
+    """The link to the other process is about to be made by one of them, and the answer takes longer than others wait:
+    one of these makes another link, not each of them its own."""
+    p = shell.Pair(env)
+    ends = [(p.c, p.s)] + [p.connect() for _ in range(11)]
+    for _ in range(24):
+        for c, _ in ends:
+            assert c.send(64).ret == 64
+        for c, s in ends:
+            assert s.recv(64).ret == 64 and s.send(64).ret == 64
+        for c, _ in ends:
+            assert c.recv(64).ret == 64
+        time.sleep(0.01)    # longer than one waits for the link of another, whose peer does nothing meanwhile
+    assert all(p.is_up(c) for c, _ in ends)
+    for pid in (p.client.pid, p.server.pid):
+        assert env.counters(pid)[0]["links_made"] <= len(ends) // 2, env.counters(pid)

@@ -330,6 +330,52 @@ static void places(void **state)
 		xr_up_link_free(u[i]);
 }
 
+/* Of several links to one process, which many connections make that begin at once, one takes the offer. */
+static void one_offer_for_each_process(void **state)
+{
+	struct xr_shm_link *h[4], *c[4];
+	uint32_t i, spent, each[4];
+	struct xr_upgrade *u;
+	struct xr_tuple t;
+
+	(void)state;
+	for (i = 0; i < 4; i++) {
+		if (i)
+			links_make();
+		h[i] = host;
+		c[i] = caller;
+		xr_links_goes_to(h[i], &(struct xr_tuple){ .family = AF_INET, .pport = htons(80),
+							   .peer = { 192, 0, 2, 2 } });
+	}
+	/* by what the kernel says, the last one leads to another process, whatever that claims to be */
+	h[3]->peer_pid++;
+	t = tuple(0);
+	u = claim(&t, 5);
+	assert_int_equal(xr_up_offer(u), 0);
+	for (i = spent = 0; i < 4; i++)
+		spent += each[i] = CREDIT - xr_load_relaxed(&h[i]->credit);
+	assert_int_equal(spent, 2);
+	assert_int_equal(each[3], 1);
+	xr_up_link_free(u);
+	/* where that one takes no more, another is as good; both are, the first had no credit */
+	for (i = 0; i < 4; i++)
+		xr_store_relaxed(&h[i]->credit, i == 2 ? 0 : CREDIT);
+	xr_store_relaxed(&h[2]->earned, UINT64_MAX);
+	t = tuple(1);
+	u = claim(&t, 6);
+	assert_int_equal(xr_up_offer(u), 0);
+	assert_int_equal(xr_load_relaxed(&h[2]->credit), 0);
+	assert_int_equal(xr_load_relaxed(&h[0]->credit) + xr_load_relaxed(&h[1]->credit), 2 * CREDIT - 1);
+	xr_up_link_free(u);
+	for (i = 0; i < 3; i++) {
+		host = h[i];
+		caller = c[i];
+		links_drop();
+	}
+	host = h[3];
+	caller = c[3];
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -337,6 +383,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_call_reaches_the_offer_with_its_proof, begin, end),
 		cmocka_unit_test_setup_teardown(who_calls_too_late_is_told, begin, end),
 		cmocka_unit_test_setup_teardown(credit, begin, end),
+		cmocka_unit_test_setup_teardown(one_offer_for_each_process, begin, end),
 		cmocka_unit_test_setup_teardown(many, begin, end),
 		cmocka_unit_test_setup_teardown(a_liar_is_not_heard, begin, end),
 		cmocka_unit_test_setup_teardown(nonsense_ends_the_link, begin, end),
