@@ -333,16 +333,32 @@ static void link_die(struct xr_shm_link *l)
 	xr_store_release(&l->dead, 1);
 }
 
-int xr_shm_link_send(struct xr_shm_link *l, const void *msg, size_t len, const int *fds, int nfds)
+#define LINK_MSG_COST	2048u	/* more than a message takes in the queue of a socket, with all that the kernel adds */
+
+/* The kernel is asked when it might be too much.  0: the connection is none. */
+static int link_queued(struct xr_shm_link *l)
 {
 	int queued = 0;
+
+	if (l->queued <= l->queue)
+		return 1;
+	if (xr_sys3(SYS_ioctl, l->conn, SIOCOUTQ, &queued))
+		return 0;
+	l->queued = (uint32_t)queued;
+	return 1;
+}
+
+int xr_shm_link_send(struct xr_shm_link *l, const void *msg, size_t len, const int *fds, int nfds)
+{
 	ssize_t r = -EPIPE;
 
 	if (l->owner_pid != xr_getpid())
 		return -EPIPE;
 	link_lock(l);
-	if (l->conn >= 0 && !xr_sys3(SYS_ioctl, l->conn, SIOCOUTQ, &queued)) {
-		r = (uint32_t)queued > l->queue ? -EAGAIN : xr_unix_send(l->conn, msg, len, fds, nfds);
+	if (l->conn >= 0 && link_queued(l)) {
+		r = l->queued > l->queue ? -EAGAIN : xr_unix_send(l->conn, msg, len, fds, nfds);
+		if (r >= 0)
+			l->queued += LINK_MSG_COST;
 		if (r == -EPIPE || r == -ECONNRESET)
 			link_die(l);
 		/* too many descriptors of this user are under way */

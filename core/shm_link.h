@@ -78,8 +78,8 @@ void xr_shm_arena_destroy(struct xr_shm_arena *a);
 struct xr_shm_link {
 	struct xr_shm_link *next;	/* list of the process; its lock is the owner's */
 	int conn;			/* control connection; -1 when dead */
-	int peer_pid;			/* SO_PEERCRED, for display */
-	uint32_t peer_uid;		/* likewise, of when the connection was made */
+	int peer_pid;			/* SO_PEERCRED, of when the connection was made */
+	uint32_t peer_uid;		/* likewise */
 	uint8_t peer_uuid[16];
 	uint64_t secret[2];		/* known to the two processes alone, binds later flows */
 	uint64_t id;			/* which of possibly several links between the two */
@@ -114,6 +114,7 @@ struct xr_shm_link {
 	 */
 	int (*said)(struct xr_shm_link *l, const void *msg, size_t len, const int *fds, int nfds);
 	uint32_t queue;			/* bytes that may wait in the control connection for the peer */
+	uint32_t queued;		/* that wait there, at most; under lock */
 
 	/* handshakes over the link (upgrade_link.c) */
 	struct xr_link_dest {		/* where connections to that process went; list's lock */

@@ -65,37 +65,49 @@ void xr_ksock_reset(int fd)
 #define KSOCK_FIN_RX		(1u << 8 | 1u << 9 | 1u << 11 | 1u << 6)
 #define KSOCK_FIN_TX		(1u << 4 | 1u << 5 | 1u << 9 | 1u << 11 | 1u << 6)
 
+static long ksock_info(int fd, struct tcp_info *info)
+{
+	socklen_t len = sizeof(*info);
+	long r = xr_sys5(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, info, &len);
+
+	if (r)
+		return r;
+	if (len < offsetof(struct tcp_info, tcpi_bytes_retrans) + 8)
+		return -EOPNOTSUPP;
+	/* a FIN counts as a byte, in either direction */
+	return info->tcpi_state != KSOCK_ESTABLISHED ? -ESHUTDOWN : 0;
+}
+
 /*
- * written = bytes ever handed to the kernel; read = bytes ever taken from it.  Both in
- * one getsockopt, so that they cannot tear, but for the receive queue: it may grow in
- * between, which a second look at bytes_received excludes.
- * -ESHUTDOWN when either direction has been closed.
+ * written = bytes ever handed to the kernel; read = bytes ever taken from it.  Both in one getsockopt, so that they
+ * cannot tear, but for the receive queue, which may grow in between.  It is looked at first: then read comes out too
+ * large, if anything, and it is never less than what our caller knows of; so if it is just that, nothing came in
+ * between.  Else a second look at bytes_received says so.
  */
-int xr_ksock_offsets(int fd, uint64_t *written, uint64_t *read)
+int xr_ksock_offsets(int fd, uint64_t known, uint64_t *written, uint64_t *read)
 {
 	struct tcp_info a, b;
 	int i, inq;
+	long r;
 
 	for (i = 0; i < 16; i++) {
-		socklen_t la = sizeof(a), lb = sizeof(b);
-		long r = xr_sys5(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, &a, &la);
-
+		r = xr_sys3(SYS_ioctl, fd, SIOCINQ, &inq);
 		if (!r)
-			r = xr_sys3(SYS_ioctl, fd, SIOCINQ, &inq);
-		if (!r)
-			r = xr_sys5(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, &b, &lb);
+			r = ksock_info(fd, &a);
 		if (r)
 			return (int)r;
-		if (la < offsetof(struct tcp_info, tcpi_bytes_retrans) + 8)
-			return -EOPNOTSUPP;
-		/* a FIN counts as a byte, in either direction */
-		if (b.tcpi_state != KSOCK_ESTABLISHED)
-			return -ESHUTDOWN;
-		if (a.tcpi_bytes_received != b.tcpi_bytes_received)
-			continue;
 		*written = a.tcpi_bytes_sent - a.tcpi_bytes_retrans + a.tcpi_notsent_bytes;
 		*read = a.tcpi_bytes_received - (uint64_t)(unsigned int)inq;
-		return 0;
+		if (*read == known)
+			return 0;
+		r = xr_sys3(SYS_ioctl, fd, SIOCINQ, &inq);
+		if (!r)
+			r = ksock_info(fd, &b);
+		if (r)
+			return (int)r;
+		*read = a.tcpi_bytes_received - (uint64_t)(unsigned int)inq;
+		if (a.tcpi_bytes_received == b.tcpi_bytes_received)
+			return 0;
 	}
 	return -EAGAIN;
 }

@@ -15,11 +15,12 @@ uint32_t xr_ksock_poll(int fd, uint32_t events);
 void xr_ksock_push_tail(int fd);
 
 /*
- * Stream offsets so far, program bytes only; -errno, -ESHUTDOWN: half-closed or more.  Both in one call, so that they
- * cannot tear.  But the kernel counts a packet as sent before it knows whether it can go, and again when it does: where
- * there is no route for a moment, or a filter or a full queue of this host drops it, written is too much ever after.
+ * Stream offsets so far, `known` of read at least, program bytes only; -errno, -ESHUTDOWN: half-closed or more.  Both
+ * in one call, so that they cannot tear.  But the kernel counts a packet as sent before it knows whether it can go, and
+ * again when it does: where there is no route for a moment, or a filter or a full queue of this host drops it, written
+ * is too much ever after.
  */
-int xr_ksock_offsets(int fd, uint64_t *written, uint64_t *read);
+int xr_ksock_offsets(int fd, uint64_t known, uint64_t *written, uint64_t *read);
 /*
  * What was written, by what is acknowledged and what waits for that: exact, but of several calls that have to agree,
  * else -EAGAIN.  connects: this end did.

@@ -33,7 +33,7 @@ static int up_enter_rx(struct xr_flow *f, int fd)
 		xr_fetch_and(&f->path, ~XR_PATH_RX);
 		return -EAGAIN;
 	}
-	r = xr_ksock_offsets(fd, &written, &got);
+	r = xr_ksock_offsets(fd, xr_load_relaxed(&f->tcp_rx), &written, &got);
 	if (!r && got != xr_load_relaxed(&f->tcp_rx))
 		r = -EILSEQ;
 	if (!r && !xr_load_acquire(&f->k_tx))
@@ -78,7 +78,7 @@ static int up_leave_tcp(struct xr_flow *f, int fd)
 		xr_fetch_and(&f->path, ~XR_PATH_TX);
 		return -EAGAIN;
 	}
-	r = xr_ksock_offsets(fd, &written, &got);
+	r = xr_ksock_offsets(fd, xr_load_relaxed(&f->tcp_rx), &written, &got);
 	if (!r)
 		r = up_written(f, fd, &written);
 	if (!r)

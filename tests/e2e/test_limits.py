@@ -9,6 +9,7 @@ import struct
 import pytest
 
 import harness
+import shell
 
 pytestmark = pytest.mark.timeout(60)
 M = 1 << 20
@@ -159,11 +160,11 @@ class Fprog(ctypes.Structure):
 
 
 def forbid(numbers, error):
-    """Calls with these numbers fail with this errno; installed before exec, as containers do."""
+    """Calls with these numbers fail with this errno, None: they kill; installed before exec, as containers do."""
     code = [(0x20, 0, 0, 0)]  # load the number
     for i, nr in enumerate(numbers):
         code.append((0x15, len(numbers) - i, 0, nr))
-    code += [(0x06, 0, 0, 0x7fff0000), (0x06, 0, 0, 0x00050000 | error)]
+    code += [(0x06, 0, 0, 0x7fff0000), (0x06, 0, 0, 0x80000000 if error is None else 0x00050000 | error)]
     raw = b"".join(struct.pack("HBBI", *c) for c in code)
     buf = ctypes.create_string_buffer(raw, len(raw))
     prog = Fprog(len(code), ctypes.addressof(buf))
@@ -188,6 +189,15 @@ CALLS = {"memfd_create": 319, "eventfd2": 290, "membarrier": 324, "sendmsg": 46,
 def test_forbidden_call(env, call, error):
     """EPERM and ENOSYS from one call that xrdma may want and this program does not."""
     explained(limited(env, forbid([CALLS[call]], error)))
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the system call numbers are those of x86-64")
+@pytest.mark.parametrize("error", [None, 1, 38])
+def test_a_call_that_few_programs_make(env, error):
+    """open_tree: not tried under a filter that might kill for it, as those of services do; all moves without it."""
+    p = shell.Pair(env, None, *(shell.Shell(env, role, preexec=forbid([428], error)) for role in ("server", "client")))
+    p.upgrade()
+    p.turns(20, 1000)
 
 
 def test_killed_by_nothing(env):
