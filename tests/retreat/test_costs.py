@@ -104,7 +104,15 @@ def test_fork_with_ten_thousand_connections(two):
 # ---- one idle connection ---------------------------------------------------------------------------
 
 SO_PEEK_OFF, SET = 42, 0
-CALLS = 15
+CALLS = 20
+
+
+def undisturbed(us):
+    """
+    What a quarter of the calls took, or less. What the way back itself costs each of them pays; beside other
+    programs half of them, and more, wait for a core besides, which it does not cost.
+    """
+    return sorted(us)[len(us) // 4]
 
 
 @pytest.mark.modes("both")
@@ -122,9 +130,9 @@ def test_a_call_that_takes_an_idle_connection_to_tcp(env):
         theirs.append(peer.sh("poll", 0, peer.fd, select.POLLIN | select.POLLOUT).us)
         assert [f["carrier"] for f in p.carriers(c).values()] == ["tcp", "tcp"]
         p.turns(3, 100, c, s)
-    print("setsockopt %.0f us, the peer's poll %.0f us (medians of %d)" % (
-        statistics.median(mine), statistics.median(theirs), CALLS))
-    assert statistics.median(mine) < 1000 and statistics.median(theirs) < 1000, (mine, theirs)
+    print("setsockopt %.0f us, the peer's poll %.0f us (quarters of %d; medians %.0f and %.0f)" % (
+        undisturbed(mine), undisturbed(theirs), CALLS, statistics.median(mine), statistics.median(theirs)))
+    assert undisturbed(mine) < 1000 and undisturbed(theirs) < 1000, (mine, theirs)
 
 
 @pytest.mark.modes("both")
@@ -153,10 +161,9 @@ def test_an_operator_takes_an_idle_connection_to_tcp(env):
         for e, w in zip((p.s, p.c), waits):
             assert w.result().ints == [select.POLLIN]
             assert e.recv(1).ret == 1
-    print("%.0f us to TCP at its own end, %.0f us at both (medians of %d)" % (
-        statistics.median(own), statistics.median(both), CALLS))
-    # two programs have to be woken: what that takes is the machine's
-    assert statistics.median(own) < 1000 and statistics.median(both) < 2000, (own, both)
+    print("%.0f us to TCP at its own end, %.0f us at both (quarters of %d; medians %.0f and %.0f)" % (
+        undisturbed(own), undisturbed(both), CALLS, statistics.median(own), statistics.median(both)))
+    assert undisturbed(own) < 1000 and undisturbed(both) < 1000, (own, both)
 
 
 # ---- sendfile --------------------------------------------------------------------------------------
