@@ -346,11 +346,13 @@ void xr_stats_addr_set(struct xr_stats_addr *a, const struct sockaddr *sa)
 struct xr_stats_flow *xr_stats_flow_alloc(int fd, uint64_t inode, unsigned int role,
 					  const struct sockaddr *local, const struct sockaddr *peer)
 {
-	struct xr_stats_segment *seg = xr_stats_seg;
+	struct xr_stats_segment *seg;
 	struct xr_stats_flow *f;
 
+	/* acquire: pairs with xr_stats_open, perhaps in another thread this moment: before it there are no slots */
 	if (xr_load_acquire(&stats_state) != STATS_OPEN)
 		return NULL;
+	seg = xr_stats_seg;
 	f = take_returned(seg);
 	if (!f)
 		f = take_new(seg);

@@ -427,12 +427,58 @@ static void a_full_file_system_never_becomes_a_signal(void **state)
 	in_child(fill_a_small_file_system);
 }
 
+static _Atomic int opened;
+
+static void *first_slot(void *arg)
+{
+	struct xr_stats_flow *f;
+
+	(void)arg;
+	while (!(f = xr_stats_flow_alloc(1, 1, 1, NULL, NULL)))
+		if (opened < 0)
+			return (void *)"there is no segment";
+	/* below it: far away */
+	return (uintptr_t)f - (uintptr_t)xr_stats_seg < 1u << 24 ? NULL : (void *)"a slot of no segment";
+}
+
+/* A slot is one of the segment that is opened, not of what stood in its place before. */
+static int race_for_slots(void)
+{
+	void *complaint, *first = NULL;
+	pthread_t t[4];
+
+	for (int i = 0; i < 4; i++)
+		if (pthread_create(&t[i], NULL, first_slot, NULL))
+			return 2;
+	sched_yield();
+	opened = xr_stats_open(base, "x", 100);
+	for (int i = 0; i < 4; i++) {
+		pthread_join(t[i], &complaint);
+		first = first ? first : complaint;
+	}
+	if (first)
+		fprintf(stderr, "%s\n", (const char *)first);
+	return first != NULL;
+}
+
+static void slots_while_another_thread_opens_it(void **state)
+{
+	(void)state;
+	for (int round = 0; round < 200; round++) {
+		xr_stats_after_fork();
+		opened = 0;
+		assert_int_equal(race_for_slots(), 0);
+		xr_stats_close();
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(what_is_written_is_read),
 		TEST(slots_run_out_and_come_back),
 		TEST(threads_share_the_slots),
+		TEST(slots_while_another_thread_opens_it),
 		TEST(two_threads_change_a_slot_at_once),
 		TEST(a_forked_child_counts_for_itself),
 		TEST(an_exec_replaces_the_file_of_the_image_before),
