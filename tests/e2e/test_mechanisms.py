@@ -54,6 +54,17 @@ def test_the_death_of_a_peer_is_told():
     assert got["probes"] * got["keepalive_ms"] <= got["stopped_ms"] < 2000 * harness.PATIENCE, got
 
 
+@pytest.mark.skipif(harness.PERTURBED, reason="takes turns until all have moved, of which a perturbed build needs more")
+def test_connections_move_within_a_few_turns(tmp_path):
+    """All of them, two hundred at a time, and over few links."""
+    got = measured(*harness.run_prefix(), harness.find("bench/xr-mechanism"), "upgrades", "400", "24",
+                   env={"XRDMA_STATS_DIR": str(tmp_path)})
+    assert got["upgraded"] == [600, 600], got
+    assert got["tcp_turns"] < 12 and max(got["links"]) < 32, got
+    plain = measured(harness.find("bench/xr-mechanism"), "upgrades", "200", "3")
+    assert plain["upgraded"] == [0, 0] and min(plain["cpu_s"]) > 0, plain
+
+
 def test_the_table():
     rows = measured(os.path.join(harness.SOURCE, "bench/mechanisms"), "--build", harness.build_dir(), "--only", "incast",
                     "--json")
