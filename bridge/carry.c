@@ -446,7 +446,8 @@ static void run_one(struct carry *c)
 	}
 	/* one direction may end before the other: the program, or its peer, has shut it */
 	frozen = xr_shm_rx_is_frozen(&c->rx);
-	if ((state & XR_DIR_GONE) || (xr_shm_tx_is_frozen(&c->tx) && frozen)) {
+	/* but not one of which the peer was told that it begins, and may believe it: the stream went on without it */
+	if ((state & XR_DIR_GONE) || (frozen && (c->start == 1 || xr_shm_tx_is_frozen(&c->tx)))) {
 		carry_end(c, CARRY_STOPPED);
 		return;
 	}

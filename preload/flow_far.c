@@ -84,6 +84,14 @@ void xr_far_tx_frozen(struct xr_flow *f)
 	far->tx_left = XR_FRAME_LEN;
 }
 
+int xr_far_tx_unused(struct xr_flow *f)
+{
+	if (!f->far || f->tx_state != XR_TX_TCP || f->tx.frozen || f->owner_pid != xr_getpid())
+		return 0;
+	xr_shm_tx_freeze(&f->tx);
+	return 1;
+}
+
 void xr_far_tx_kind(struct xr_flow *f, enum xr_frame_kind kind)
 {
 	struct xr_flow_far *far = f->far;

@@ -73,6 +73,11 @@ int xr_far_tx_push(struct xr_flow *f, int fd);
 
 /* ---- receive direction: rx_lock held */
 
+/*
+ * This end leaves the fabric.  The module gives the other host notice when neither direction is in use, which one that
+ * has never left TCP must say as well.  1: the module must hear of it.  tx_lock held.
+ */
+int xr_far_tx_unused(struct xr_flow *f);
 /* This end leaves the fabric (enum xr_retreat).  1: the other end of the ring must hear of it. */
 int xr_far_rx_retreat(struct xr_flow *f, int how);
 /* Behind the ring: takes the frame off the stream, and says what is late.  0, -EAGAIN, or the end of the flow. */

@@ -506,7 +506,7 @@ int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_re
 	/* the peer's frame is waited for, and it may wait for ours */
 	if (f->far && how != XR_RETREAT_SEAL)
 		xr_store_relaxed(&f->far->tx_lazy, 0);
-	froze = retreat_rx(f, fd, how) | (f->tx_state == XR_TX_RING);
+	froze = retreat_rx(f, fd, how) | xr_far_tx_unused(f) | (f->tx_state == XR_TX_RING);
 	if (xr_flow_lowat_split(f))
 		xr_flow_lowat(f, fd);
 	if (how == XR_RETREAT_HAND_OVER)

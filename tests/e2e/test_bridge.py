@@ -9,6 +9,7 @@ import resource
 import shutil
 import socket
 import subprocess
+import time
 
 import pytest
 
@@ -42,6 +43,34 @@ def test_turns(far, wait):
 
 def test_half_close(far):
     transfer(far, wait="poll", proto="halfclose", c2s=700 * K, s2c=2 * M)
+
+
+@pytest.mark.parametrize("who", [0, 1], ids=["client", "server"])
+def test_half_closed_while_it_moves(far, who):
+    """
+    An end that is through before its own direction has left TCP, when the other direction is about to: it cannot go
+    back by a frame in the stream, which it has ended. The other end is to hear of it all the same.
+    """
+    live = shell.Pair(far)
+    a, b = (live.c, live.s) if who == 0 else (live.s, live.c)
+    # sleeps in the kernel, where its direction cannot be taken from it
+    sent = a.send_bg(8 * M)
+    end = time.monotonic() + 20
+    other = "server" if who == 0 else "client"
+    while live.carriers().get(other, {}).get("carrier") != "rdma/tcp":
+        assert time.monotonic() < end, live.carriers()
+        b.sendall(1000)
+        assert a.recv(1000, shell.WAITALL).ret == 1000
+    b.sendall(1000)
+    assert a.recv(1000, shell.WAITALL).ret == 1000
+    got = b.drain_bg()
+    assert sent.result(20).ret == 8 * M
+    a.shutdown(socket.SHUT_WR)
+    assert b.drained(got, 20) == (8 * M, None)
+    got = a.drain_bg()
+    b.sendall(3 * M)
+    b.close()
+    assert a.drained(got, 20) == (3 * M, None)
 
 
 def test_left_alone(far):
