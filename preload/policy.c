@@ -219,9 +219,6 @@ enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t, uin
 		*way = XR_WAY_FAR;
 		return XR_REASON_NONE;
 	}
-	/* the other end says over a link that it is here; that is proved before anything comes of it */
-	if (f->role == XR_FLOW_ACCEPT && xr_links_any() && xr_up_offers() && xr_up_offered(t, 0, NULL, NULL))
-		return XR_REASON_NONE;
 	r = xr_proof_lookup(&far, &id);
 	/* EAGAIN: below a signal handler that interrupted a look-up */
 	if (r == -EAGAIN || (r == -ENOENT && up_unheard(f, fd)))
