@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* The rendezvous point: an abstract socket named by both endpoints of a connection. */
 #include <errno.h>
+#include <poll.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -76,9 +77,15 @@ int xr_rendezvous_call(const struct xr_tuple *t)
 
 int xr_rendezvous_accept(int lfd)
 {
-	long fd = xr_sys4(SYS_accept4, lfd, 0, 0, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	struct pollfd p = { .fd = lfd, .events = POLLIN };
+	struct timespec none = { 0 };
+	long fd;
 	int high;
 
+	/* it makes a socket, with all that belongs to it, before it finds that nobody is there: mostly that is so */
+	if (!xr_sys5(SYS_ppoll, &p, 1, &none, 0, 8))
+		return -EAGAIN;
+	fd = xr_sys4(SYS_accept4, lfd, 0, 0, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	if (fd < 0)
 		return (int)fd;
 	high = xr_fd_high((int)fd);
