@@ -272,7 +272,11 @@ def test_new_connections_stay_on_tcp_meanwhile(live, who, seconds):
     if seconds > 5:
         assert live.carriers(c2)["server"]["reason"] == "peer-not-xrdma"
     operate(live.env, "--return", "--pid=%d" % held.sh.pid)
-    live.upgrade(c2, s2)
+    # who has listened in vain listens again when the connection has lived twice as long (upgrade_begin.c)
+    end = time.monotonic() + 20
+    while not live.is_up(c2):
+        assert time.monotonic() < end, live.carriers(c2)
+        live.turns(20, 1000, c2, s2)
 
 
 @pytest.mark.parametrize("asked", ["before the fork", "after the fork"])
