@@ -399,7 +399,6 @@ void shm_cm_destroy(struct xr_cm_id *id);
 int shm_cm_get_event(struct xr_dev *dev, struct xr_cm_event *ev);
 int shm_cm_fd(struct xr_dev *dev);
 int shm_cm_event(struct shm_id *id, enum xr_cm_type type, int status, const void *data, uint32_t len);
-/* Forgets events of one id, or of all. */
 /* The accepting side knows that the other end is there: by RTU, or by its first message. */
 void shm_cm_established(struct shm_qp *q);
 /* The QP of this id went to ERR. */
