@@ -295,7 +295,7 @@ int xr_shm_rx_seal(struct xr_shm_rx *rx)
 				return -ESTALE;
 			}
 			/* the sender took notice: it replays from where the last round left it */
-			rx->lied = old != (XR_CONSUMED(rx->end_seq, rx->end_byte) | XR_FROZEN | XR_REPLAYING);
+			rx->lied |= old != (XR_CONSUMED(rx->end_seq, rx->end_byte) | XR_FROZEN | XR_REPLAYING);
 			break;
 		}
 		rx->end_seq = seq;
@@ -324,7 +324,7 @@ int xr_shm_rx_freeze(struct xr_shm_rx *rx)
 
 		if (!rx_behind_seal(rx, rx->seq, rx->byte) &&
 		    !xr_cas(&rx->dir->consumed, &old, XR_CONSUMED(rx->seq, rx->byte) | XR_FROZEN)) {
-			rx->lied = old != (XR_CONSUMED(rx->end_seq, rx->end_byte) | XR_FROZEN | XR_REPLAYING);
+			rx->lied |= old != (XR_CONSUMED(rx->end_seq, rx->end_byte) | XR_FROZEN | XR_REPLAYING);
 			return -ESTALE;
 		}
 		xr_store_relaxed(&rx->sealed, 0);

@@ -236,6 +236,24 @@ static void a_sender_that_moves_the_position(void **state)
 		}
 }
 
+/* What a seal walked over is not made good by what the sender does then. */
+static void nonsense_under_a_seal_is_remembered(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_init(&r, 16, 4, 1 << 20);
+	assert_int_equal(put(&r, 5), 5);
+	assert_int_equal(put(&r, 7), 7);
+	xr_store_release(&slot(&r, 3)->head, XR_HEAD(3, 5, 0, 255));
+	xr_shm_rx_seal(&r.rx);
+	assert_int_equal(r.rx.lied, 1);
+	xr_shm_tx_freeze(&r.tx);
+	assert_int_equal(xr_shm_rx_freeze(&r.rx), -ESTALE);
+	assert_int_equal(r.rx.lied, 1);
+	assert_int_equal(rig_fini(&r), 0);
+}
+
 static void check_view(struct rig *r, const struct xr_view *v)
 {
 	volatile uint8_t sum = 0;
@@ -361,6 +379,7 @@ int main(void)
 		cmocka_unit_test(a_consumer_that_lies),
 		cmocka_unit_test(a_consumer_that_goes_back),
 		cmocka_unit_test(a_sender_that_moves_the_position),
+		cmocka_unit_test(nonsense_under_a_seal_is_remembered),
 		cmocka_unit_test(evil_sender),
 		cmocka_unit_test(evil_receiver),
 	};
