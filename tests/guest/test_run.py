@@ -105,3 +105,28 @@ def test_nothing_is_left(how):
         os.utime(mine, (0, 0))
         assert run("true").returncode == 0
     assert not os.path.exists(mine)
+
+
+CHOSEN = """
+. %s/tests/lib.sh
+export PATH=/usr/bin:$PATH
+work=$1 source=$1 pytest_jobs=0
+shift
+pytest_arguments=("$@")
+run_pytest one "$@" test_one.py >log 2>&1
+run_pytest two "$@" test_two.py >log 2>&1
+summary
+"""
+
+
+@pytest.mark.parametrize("args, last, status", [
+    ((), "2 passed, 0 failed, 0 skipped", 0), (("-k", "two"), "1 passed, 0 failed, 0 skipped", 0),
+    (("-k", "three"), "0 passed, 0 failed, 0 skipped", 1)])
+def test_what_was_chosen(tmp_path, args, last, status):
+    """A layer without a test that was asked for has not failed; a run without any has."""
+    for name in ("one", "two"):
+        (tmp_path / ("test_%s.py" % name)).write_text("def test_%s():\n    pass\n" % name)
+    top = os.path.dirname(os.path.dirname(os.path.dirname(RUN)))
+    p = subprocess.run(["bash", "-c", "top=%s\n" % top + CHOSEN % top, "-", str(tmp_path), *args], cwd=tmp_path, text=True,
+                       capture_output=True, timeout=50, check=False)
+    assert (p.stdout.splitlines()[-1], p.returncode) == (last, status), p
