@@ -44,6 +44,36 @@ static int up_due(struct xr_upgrade *u)
 	return u->ios <= 64 || u->ios % 16 == 0;
 }
 
+#define UP_LOOK_PART	4u	/* of what the connection has lived meanwhile lies between two looks, but at most */
+#define UP_LOOK_TURNS	64u	/* a caller is patient for twice as many calls: UP_PATIENCE_IOS */
+#define UP_LOOK_BYTES	65536u
+
+static int up_uncalled(const struct xr_upgrade *u)
+{
+	return u->state == XR_UP_LISTENING && u->conn < 0;
+}
+
+/*
+ * The next look for a caller.  A peer under xrdma calls within a turn or two of the time when this end
+ * began to listen; the longer nobody has, the less a look is worth, and mostly it is one at a plain peer.
+ */
+static void up_look_later(const struct xr_upgrade *u)
+{
+	struct xr_flow *f = u->f;
+	uint32_t turns = (xr_load_relaxed(&f->turns) - u->turns) / UP_LOOK_PART;
+	uint64_t bytes = (xr_load_relaxed(&f->tcp_tx) + xr_load_relaxed(&f->tcp_rx) - u->bytes) / UP_LOOK_PART;
+
+	if (turns > UP_LOOK_TURNS)
+		turns = UP_LOOK_TURNS;
+	if (bytes > UP_LOOK_BYTES)
+		bytes = UP_LOOK_BYTES;
+	if (!up_uncalled(u)) {
+		turns = 0;
+		bytes = 0;
+	}
+	xr_flow_need(f, turns, bytes);
+}
+
 /*
  * In the last two states nothing expires: the peer has all it needs, and takes its
  * next step when its program next does I/O.  It, or the kernel, tells us if it gave up.
@@ -98,7 +128,9 @@ static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *att
 		return;
 	}
 	if (u->state < XR_UP_EXCHANGED) {
-		if (!up_due(u))
+		int uncalled = up_uncalled(u);
+
+		if (!uncalled && !up_due(u))
 			return;
 		r = u->far ? xr_up_far_step(u) :
 		    f->role == XR_FLOW_CONNECT ? xr_up_host_step(u, fd) : xr_up_caller_step(u, fd);
@@ -106,6 +138,8 @@ static void up_step_locked(struct xr_flow *f, int fd, uint32_t *waiter, int *att
 			xr_up_step_failed(u, r);
 			return;
 		}
+		if (uncalled)
+			up_look_later(u);
 		/* after the step: while the flow was idle the peer's message may have come */
 		if (u->state < XR_UP_EXCHANGED && xr_up_is_expired(u)) {
 			xr_up_expired(u);

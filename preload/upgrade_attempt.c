@@ -19,7 +19,7 @@ static _Atomic uint32_t up_lock;
 static uint32_t up_room = XR_UP_MAX;	/* of them may be used: fewer where descriptors are scarce; under up_lock */
 
 #define UP_LOOKS	24u		/* of a host that nobody calls, where xrdma peers were met ... */
-#define UP_LOOKS_ALONE	2u		/* ... and where none was: a peer that has not read yet may be one */
+#define UP_LOOKS_ALONE	2u		/* ... and where none was, if it does not answer: it may not have read yet */
 #define UP_NEVER_TURNS	UINT32_MAX
 #define UP_NEVER_BYTES	UINT64_MAX
 
@@ -257,7 +257,7 @@ void xr_up_fail(struct xr_upgrade *u, enum xr_reason why)
 #define UP_BUSY_NS	100000000ull	/* unless that were a few milliseconds, which a peer may sleep */
 #define UP_LISTEN_NS	50000000ull	/* an uncalled name keeps its place for so long if others want it */
 #define UP_LISTEN_TURNS	1024u		/* and a program that took so many turns would have called, ... */
-#define UP_LISTEN_ALONE	512u		/* ... where none was met that others keep from it: UP_CALLS_LATE */
+#define UP_LISTEN_ALONE	128u		/* ... where none was met that others keep from it: UP_CALLS */
 #define UP_LISTEN_BYTES	(16ull << 20)	/* likewise one that has read so much: more than sockets hold */
 #define UP_UNHEARD_TURNS 16u		/* a peer with these settings would have called: shown before it is given up */
 #define UP_UNHEARD_BYTES (4ull << 20)
@@ -266,12 +266,18 @@ void xr_up_fail(struct xr_upgrade *u, enum xr_reason why)
 #define UP_OFFER_IDLE_NS 1000000000ull	/* ... and of an idle connection keeps its place, if others want it */
 #define UP_EVICT_TIMEOUTS 8u		/* and a handshake under way for so long */
 
+/* The peer has read and written that often since. */
+static int up_answered(const struct xr_upgrade *u)
+{
+	return xr_load_relaxed(&u->f->turns) - u->turns >= (xr_links_any() ? UP_LISTEN_TURNS : UP_LISTEN_ALONE);
+}
+
 /* A peer under xrdma would have called by now.  Time alone tells nothing: it may not have read yet what was sent. */
 static int up_listened(const struct xr_upgrade *u)
 {
 	const struct xr_flow *f = u->f;
 
-	return (xr_load_relaxed(&f->turns) - u->turns >= (xr_links_any() ? UP_LISTEN_TURNS : UP_LISTEN_ALONE) ||
+	return (up_answered(u) ||
 		xr_load_relaxed(&f->tcp_tx) + xr_load_relaxed(&f->tcp_rx) - u->bytes >= UP_LISTEN_BYTES) &&
 	       xr_now_ns() - u->begun > UP_LISTEN_NS;
 }
@@ -323,7 +329,8 @@ void xr_up_expired(struct xr_upgrade *u)
 		 * was sent, or, where xrdma peers were met, be held on TCP for now.
 		 */
 		uint32_t tries = f->up_tries++, shift = tries < 16 ? tries : 16;
-		int again = tries + 1 < (xr_links_any() ? UP_LOOKS : UP_LOOKS_ALONE), dir = (int)u->dir;
+		int again = xr_links_any() ? tries + 1 < UP_LOOKS : tries + 1 < UP_LOOKS_ALONE && !up_answered(u);
+		int dir = (int)u->dir;
 
 		if (u->past.link) {
 			xr_up_fail(u, XR_REASON_TIMEOUT);

@@ -11,8 +11,15 @@
 #include "upgrade.h"
 
 #define UP_OFFERS	2u		/* for want of credit; then by name */
-#define UP_CALLS	5u		/* of a caller that has met nobody yet, within 170 ms ... */
-#define UP_CALLS_LATE	4u		/* ... and then each time it has lived twice as long */
+/*
+ * Of a caller that has met nobody yet.  Its calls are no farther apart than the host listens for, which is
+ * UP_LISTEN_ALONE turns and UP_LISTEN_NS: whenever that begins, one meets it.
+ */
+#define UP_CALLS	5u		/* within 74 ms ... */
+#define UP_CALLS_WAIT	32000000ull	/* ... each that long after the one before, or less; ... */
+#define UP_CALLS_LATE	5u		/* ... and then after more and more turns, ... */
+#define UP_CALLS_TURNS	32u
+#define UP_CALLS_BYTES	(1ull << 20)	/* or bytes */
 #define UP_MET_TURNS	64u		/* where others were met, a caller does not give up before so many */
 
 /*
@@ -183,6 +190,7 @@ static void up_begin_call(struct xr_upgrade *u, int fd)
 	struct xr_flow *f = u->f;
 	int r = xr_up_call(u, fd), any = xr_links_any(), n = f->up_tries < 4 ? f->up_tries : 4;
 	uint32_t dir = u->dir;
+	uint64_t wait;
 
 	if (!r)
 		return;
@@ -203,25 +211,23 @@ static void up_begin_call(struct xr_upgrade *u, int fd)
 	}
 	/*
 	 * Not there (yet): bytes that this end has sent may wait unread for long, so it
-	 * is given 170 ms; where others were met, some seconds, in which each turn looks for an offer.
+	 * is given some time; where others were met, some seconds, in which each turn looks for an offer.
 	 */
 	xr_up_free(u);
 	if (any && (f->reason == XR_REASON_OPERATOR || f->reason == XR_REASON_PEER_NOT_XRDMA)) {
 		up_seldom(f);
 		return;
 	}
-	f->up_after = xr_now_ns() + (2000000ull << (2 * n));
+	wait = 2000000ull << (2 * n);
+	f->up_after = xr_now_ns() + (any || wait < UP_CALLS_WAIT ? wait : UP_CALLS_WAIT);
 	if (f->up_tries < UINT8_MAX)
 		f->up_tries++;
 	if (!any && !dir && f->up_tries >= UP_CALLS && f->up_tries < UP_CALLS + UP_CALLS_LATE) {
-		/*
-		 * It listens for some hundred turns; on a busy machine it may have begun late.  No clock to look at
-		 * with each call until then.
-		 */
-		n = f->up_tries - UP_CALLS;
+		/* on a busy machine it may have begun late.  No clock to look at with each call until then */
+		n = f->up_tries - UP_CALLS + 1;
 		f->up_after = 0;
 		xr_up_found_nobody(f);
-		xr_up_later(f, 32u << n, 1048576ull << n);
+		xr_up_later(f, UP_CALLS_TURNS * (uint32_t)(n < 4 ? n : 4), UP_CALLS_BYTES << (n - 1));
 		return;
 	}
 	if (f->up_tries >= (any ? 16 : UP_CALLS) && (!any || xr_load_relaxed(&f->turns) >= UP_MET_TURNS)) {

@@ -80,3 +80,29 @@ def test_plain_clients_beside_others(env):
     turns = int(plain.line(50))
     got = [f for f in env.flows(server.pid) if f["carrier"] == "tcp"]
     assert len(got) == 1 and got[0]["upgrade_attempts"] < 40 + turns / 500, (turns, got)
+
+
+@pytest.mark.modes("client")
+@pytest.mark.skipif(not harness.have("strace"), reason="no strace")
+def test_a_plain_server_is_left_alone(env, tmp_path):
+    """A client looks for a caller ever more rarely, and not again where the server answered all the while."""
+    server = env.start("server", ["/usr/bin/python3", "-c", ECHO, env.address])
+    trace = tmp_path / "trace"
+    client = env.start("client", ["/usr/bin/python3", "-c", ASK, env.address, server.line(), 2],
+                       wrap=("strace", "-f", "-qq", "-o", str(trace), "-e", "trace=ppoll"))
+    turns = 2 * int(client.line(50))
+    assert turns > 1000
+    got = [f for f in env.flows() if f["role"] == "client"]
+    assert [(f["reason"], f["upgrade_attempts"]) for f in got] == [("peer-not-xrdma", 1)], got
+    assert trace.read_text().count("ppoll(") < 100
+
+
+@pytest.mark.modes("both")
+@pytest.mark.parametrize("late", [20, 100, 400])
+def test_a_host_that_listens_late(env, late):
+    """The calls of the accepting end are no farther apart than the other end listens for."""
+    server = env.start("server", ["/usr/bin/python3", "-c", ECHO, env.address], env={"XRDMA_UPGRADE_TURNS": "1"})
+    client = env.start("client", ["/usr/bin/python3", "-c", ASK, env.address, server.line(), 2],
+                       env={"XRDMA_UPGRADE_TURNS": str(late), "XRDMA_UPGRADE_BYTES": "1G"})
+    client.line(50)
+    assert {f["carrier"] for f in env.flows()} == {env.fabric}, env.flows()
