@@ -181,13 +181,15 @@ static int flow_peer_done(struct xr_flow *f)
 static void flow_detach_link(struct xr_flow *f)
 {
 	struct xr_shm_link *l = f->link;
+	uint32_t n;
 
 	xr_shm_tx_destroy(&f->tx);
 	xr_shm_link_dir_put(l, f->dir_off);
 	f->link = NULL;
 	xr_link_unref(l);
-	while (f->npast)
-		xr_link_unref(f->past[--f->npast]);
+	for (n = xr_load_relaxed(&f->npast); n; n--)
+		xr_link_unref(f->past[n - 1]);
+	xr_store_relaxed(&f->npast, 0);
 }
 
 /* From behind one member to another one. */

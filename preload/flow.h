@@ -105,7 +105,7 @@ struct xr_flow {
 	uint64_t rx_checked;		/* cycle count of the last look at the kernel socket */
 	struct xr_shm_rx rx;
 
-	/* earlier links, referenced till the flow ends: both locks; here because there is room */
+	/* earlier links, referenced till flow_return.c forgets them or the flow ends; here because there is room */
 	struct xr_shm_link *past[XR_FLOW_PAST];
 
 	/*
@@ -126,7 +126,8 @@ struct xr_flow {
 	struct xr_lock tx_lock __attribute__((aligned(XR_PAIRLINE)));
 	_Atomic uint32_t tx_state;	/* written under tx_lock; others look */
 	uint32_t tx_shut;		/* the program did SHUT_WR: END is published */
-	uint32_t tx_kfin;		/* kernel shutdown(SHUT_WR) done */
+	uint16_t tx_kfin;		/* kernel shutdown(SHUT_WR) done */
+	_Atomic uint8_t quiet;		/* looks that found past[] full: tx_lock; xr_flow_wake looks */
 	uint64_t tx_checked;		/* cycle count of the last look at the kernel socket */
 	struct xr_shm_tx tx;
 	/* a traced send that is not consumed (flow_trace.c): its end in the stream of the ring, 0: none; its number */
@@ -146,7 +147,7 @@ struct xr_flow {
 	uint32_t rcvlowat;
 	uint8_t returns;		/* retreats and failed returns lately: hysteresis */
 	uint8_t fails;			/* failed returns in a row */
-	uint8_t npast;			/* links in past[] */
+	_Atomic uint8_t npast;		/* links in past[]; tx_lock, for less the slab's too; xr_flow_wake looks */
 	uint8_t waited;			/* a hand-over has waited in vain */
 };
 

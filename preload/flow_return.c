@@ -10,15 +10,22 @@
  *
  * Hysteresis: return_after on TCP at least, twice as long after each retreat or failed
  * attempt, up to 512 times; forgiven when the flow stayed on the fabric for 64 times as long.
- * Who has lost a link as often as a flow can remember links stays on TCP (limit-returns).
+ * Who has tried in vain RETURN_ATTEMPTS times in a row goes on at RETURN_SELDOM_NS.
+ *
+ * Links of earlier times stay mapped, since who looked at the flow without a lock before it left one may do so
+ * still.  A flow remembers three.  When it has lost as many it stays on TCP (limit-returns) until nobody can look
+ * any more: PAST_QUIET seconds, of which each counts as one look at the clock at most.  A process that was stopped
+ * for an hour has counted one, and its threads have yet to come to the end of what they were at.
  *
  * Two hosts cannot tell each other when they are willing, and each needs the other to look at the same time.  But they
  * left the fabric at nearly the same time, and so both count from there: they look when twice, four, eight times
  * as long has gone by, whatever became of the attempts before, and never give up.
  */
 #include <errno.h>
+#include <string.h>
 #include "control.h"
 #include "flow_rx.h"
+#include "flow_young.h"
 #include "mem.h"
 #include "process.h"
 #include "ready.h"
@@ -29,6 +36,9 @@
 #define RETURN_DOUBLINGS	9u
 #define RETURN_FORGIVEN		64u
 #define RETURN_ATTEMPTS		24u	/* in a row without success */
+#define RETURN_SELDOM_NS	600000000000ull
+#define PAST_QUIET		10u
+#define PAST_LOOK_NS		1000000000ull
 #define FAR_DOUBLINGS		15u
 #define FAR_FIRST_NS		100000000ull	/* of a flow that has not been on the fabric yet */
 
@@ -46,6 +56,7 @@ int xr_flow_may_return(enum xr_reason why)
 	case XR_REASON_RETREAT_REQUESTED:
 	case XR_REASON_TIMEOUT:
 	case XR_REASON_OPERATOR:
+	case XR_REASON_LIMIT_RETURNS:
 		return 1;
 	default:
 		return 0;
@@ -106,11 +117,6 @@ int xr_flow_return_plan(struct xr_flow *f)
 	if (f->upgrade_off || f->tx_shut || f->rx_shut || f->rx_end || xr_load_relaxed(&f->rx_dead) || f->rx_reset ||
 	    !xr_flow_may_return((enum xr_reason)f->reason))
 		return 0;
-	if (f->npast == XR_FLOW_PAST) {
-		xr_store_relaxed(&f->upgrade_off, 1);
-		xr_flow_blame(f, XR_REASON_LIMIT_RETURNS);
-		return 0;
-	}
 	now = xr_now_ns();
 	if (f->moved_ns && now - f->moved_ns > RETURN_FORGIVEN * return_wait(f))
 		f->returns = 0;
@@ -130,10 +136,15 @@ int xr_flow_return_plan(struct xr_flow *f)
 
 int xr_flow_return_failed(struct xr_flow *f, enum xr_reason why)
 {
-	/* an attempt may have got as far as to leave a link behind, too */
-	if (f->upgrade_off || f->npast == XR_FLOW_PAST || !xr_flow_may_return(why) || ++f->fails >= RETURN_ATTEMPTS)
+	uint64_t wait = return_wait(f);
+
+	if (f->upgrade_off || !xr_flow_may_return(why))
 		return 0;
-	f->up_after = xr_now_ns() + return_wait(f);
+	if (f->fails < RETURN_ATTEMPTS)
+		f->fails++;
+	else if (wait < RETURN_SELDOM_NS)
+		wait = RETURN_SELDOM_NS;
+	f->up_after = xr_now_ns() + wait;
 	xr_stats_flow_again(f->st, f->up_after);
 	if (f->returns < UINT8_MAX)
 		f->returns++;
@@ -166,6 +177,39 @@ static int return_agreed(struct xr_flow *f)
 	return (said & (f->role == XR_FLOW_CONNECT ? XR_DIR_BACK : XR_DIR_NAMED)) != 0;
 }
 
+/* tx_lock held.  1: there is room for one more link of an earlier time. */
+static int return_room(struct xr_flow *f)
+{
+	struct xr_shm_link *l[XR_FLOW_PAST];
+	uint32_t i, n = xr_load_relaxed(&f->npast), quiet = xr_load_relaxed(&f->quiet);
+
+	if (n < XR_FLOW_PAST)
+		return 1;
+	if (!quiet) {
+		xr_flow_blame(f, XR_REASON_LIMIT_RETURNS);
+		/* who sleeps on their bells comes out, and goes to sleep on the socket */
+		xr_flow_wake(f);
+	}
+	if (quiet < PAST_QUIET) {
+		/* relaxed: who saw it zero has as many seconds */
+		xr_store_relaxed(&f->quiet, (uint8_t)(quiet + 1));
+		f->up_after = xr_now_ns() + PAST_LOOK_NS;
+		xr_stats_flow_again(f->st, f->up_after + (PAST_QUIET - quiet - 1) * PAST_LOOK_NS);
+		return_thresholds(f);
+		return 0;
+	}
+	/* xr_links_strip() goes through them under this lock */
+	xr_slab_lock();
+	memcpy(l, f->past, sizeof(l));
+	xr_store_relaxed(&f->npast, 0);
+	xr_slab_unlock();
+	/* release: who finds it zero finds none of them */
+	xr_store_release(&f->quiet, 0);
+	for (i = 0; i < n; i++)
+		xr_link_unref(l[i]);
+	return 1;
+}
+
 int xr_flow_return_due(struct xr_flow *f)
 {
 	if (f->tx_shut || f->rx_shut || xr_load_relaxed(&f->rx_dead) || xr_flow_holders(f) > 1 ||
@@ -174,6 +218,8 @@ int xr_flow_return_due(struct xr_flow *f)
 		xr_flow_need(f, 8, 65536);
 		return 0;
 	}
+	if (xr_unlikely(!return_room(f)))
+		return 0;
 	/* from here on each I/O call looks, at the price of a few loads */
 	if (!return_is_over(f)) {
 		xr_shm_link_progress(f->link);
@@ -200,8 +246,8 @@ int xr_flow_return_due(struct xr_flow *f)
 void xr_flow_wake(struct xr_flow *f)
 {
 	struct xr_shm_link *l = f->link;
-	uint32_t w;
-	int dir, i;
+	uint32_t w, i, n;
+	int dir;
 
 	if (!l)
 		return;
@@ -214,13 +260,15 @@ void xr_flow_wake(struct xr_flow *f)
 			xr_epoll_flow_kick(f);
 		return;
 	}
+	/* acquire: before npast, which goes first */
+	n = xr_load_acquire(&f->quiet) ? 0 : xr_load_relaxed(&f->npast);
 	for (dir = 0; dir < 2; dir++) {
 		w = xr_waiter_claimed(f, dir);
 		if (!w)
 			continue;
 		/* it sleeps on the bell of the link that the flow was on when it went to sleep */
 		xr_shm_link_notify_own(l, w, f->index);
-		for (i = 0; i < f->npast; i++)
+		for (i = 0; i < n; i++)
 			xr_shm_link_notify_own(f->past[i], w, f->index);
 	}
 	xr_epoll_flow_kick(f);
@@ -263,22 +311,24 @@ void xr_up_past_forget(struct xr_upgrade *u)
 {
 	struct xr_shm_link *l = u->past.link;
 	struct xr_flow *f = u->f;
-	int i;
+	uint32_t i, n = xr_load_relaxed(&f->npast);
 
 	if (!l)
 		return;
 	xr_shm_link_dir_put(l, u->past.dir_off);
 	u->past.link = NULL;
 	if (l != f->link) {
-		for (i = 0; i < f->npast && f->past[i] != l; i++)
+		for (i = 0; i < n && f->past[i] != l; i++)
 			;
 		if (i == XR_FLOW_PAST) {
 			/* no attempt begins then; the link stays rather than be unmapped under somebody */
 			xr_stats_add(XR_STAT_INTERNAL_ERRORS, 1);
 			return;
 		}
-		if (i == f->npast) {
-			f->past[f->npast++] = l;
+		if (i == n) {
+			f->past[n] = l;
+			/* release: who counts it finds it */
+			xr_store_release(&f->npast, (uint8_t)(n + 1));
 			return;
 		}
 	}

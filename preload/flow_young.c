@@ -127,7 +127,8 @@ XR_HOT struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, i
 	f->born = xr_load_relaxed(&s->kids->forks);
 	f->returns = 0;
 	f->fails = 0;
-	f->npast = 0;
+	xr_store_relaxed(&f->npast, 0);
+	xr_store_relaxed(&f->quiet, 0);
 	f->waited = 0;
 	f->rcvlowat = 0;
 	f->kernel_lowat = 0;

@@ -248,13 +248,14 @@ void xr_link_unref(struct xr_shm_link *l)
 /* References of flows that need no bells: those that are on it are not counted, and so missing. */
 static void link_count(const struct xr_flow *f)
 {
-	uint32_t i;
+	/* acquire: the link is there before it counts */
+	uint32_t i, n = xr_load_acquire(&f->npast);
 
 	if (!f->link)
 		return;
 	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC) && !xr_flow_up(f))
 		f->link->counted++;
-	for (i = 0; i < f->npast; i++)
+	for (i = 0; i < n; i++)
 		f->past[i]->counted++;
 }
 

@@ -246,7 +246,7 @@ void xr_up_fail(struct xr_upgrade *u, enum xr_reason why)
 		xr_stats_flow_state(f->st, XR_STATE_ESTAB);
 		return;
 	}
-	xr_up_give_up(f, f->npast == XR_FLOW_PAST && xr_flow_may_return(why) ? XR_REASON_LIMIT_RETURNS : why);
+	xr_up_give_up(f, why);
 }
 
 /* ---- the machine --------------------------------------------------------------- */

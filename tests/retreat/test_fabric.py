@@ -121,28 +121,51 @@ def test_the_link_between_two_processes_is_cut(env, how, who):
         assert c.drain() == (100000, None)
 
 
-def test_a_connection_that_loses_its_link_again_and_again_says_why_it_stays(env):
-    """It comes back three times, and then no more: with a reason of its own, at both ends, counted."""
+def lose_link(p, end, n):
+    """The n-th time; afterwards both ends know."""
+    assert cut(end.pid) == 1
+    # who looks whether there is something finds that the link is broken
+    assert p.server("poll", 30, p.s.fd, EV_IN).ret == p.client("poll", 30, p.c.fd, EV_IN).ret == 0
+    for f in p.carriers().values():
+        assert f["upgrades"] == n, f
+
+
+def until_upgraded(p, n, seconds):
+    end = time.monotonic() + seconds
+    while True:
+        p.turns(10, 300)
+        ends = p.carriers().values()
+        if all((f["upgrades"], f["carrier"]) == (n, "shm") for f in ends):
+            return
+        assert time.monotonic() < end, "upgrade %d: %r" % (n, ends)
+        time.sleep(.01)
+
+
+def test_a_connection_that_loses_its_link_again_and_again_comes_back(env):
+    """Three times at once; then it says why it stays for a while, and what it remembers of old links goes."""
     env.env["XRDMA_RETURN_AFTER"] = "0"
     p = shell.Pair(env).upgrade()
-    for lost in range(1, 5):
-        assert cut((p.server, p.client)[lost % 2].pid) == 1
-        # who looks whether there is something finds that the link is broken
-        assert p.server("poll", 30, p.s.fd, EV_IN).ret == p.client("poll", 30, p.c.fd, EV_IN).ret == 0
-        for _ in range(300):
-            p.turns(10, 300)
-            ends = p.carriers()
-            if all((f["upgrades"], f["carrier"]) == ((lost + 1, "shm") if lost < 4 else (4, "tcp"))
-                   for f in ends.values()):
-                break
-            time.sleep(.01)
-        else:
-            pytest.fail("lost %d times: %r" % (lost, ends))
-    assert {f["reason"] for f in ends.values()} == {"limit-returns"}, ends
+    for lost in range(1, 4):
+        lose_link(p, (p.server, p.client)[lost % 2], lost)
+        until_upgraded(p, lost + 1, 10)
+    lose_link(p, p.server, 4)
+    began = time.monotonic()
+    while time.monotonic() < began + 5:
+        p.turns(10, 300)
+        time.sleep(.02)
+    for f in p.carriers().values():
+        assert (f["carrier"], f["reason"]) == ("tcp", "limit-returns"), f
     for pid in (p.server.pid, p.client.pid):
         assert env.counters(pid)[1]["limit-returns"] == 1
-    p.turns(100, 3000)
-    assert all(f["carrier"] == "tcp" for f in p.carriers().values())
+    full = [harness.shared_maps(pid)[0] for pid in (p.server.pid, p.client.pid)]
+    until_upgraded(p, 5, 30)
+    assert time.monotonic() > began + 9
+    for pid, n in zip((p.server.pid, p.client.pid), full):
+        assert harness.shared_maps(pid)[0] < n, (pid, n)
+    # there is room for two more at once
+    for lost in (5, 6):
+        lose_link(p, p.client, lost)
+        until_upgraded(p, lost + 1, 10)
     p.s.sendall(100000)
     p.s.close()
     assert p.c.drain() == (100000, None)
