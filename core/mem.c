@@ -167,7 +167,7 @@ uint64_t xr_tick_ns(void)
 }
 
 __thread int xr_mem_tid;
-XR_FORK_DATA int xr_mem_pid;
+XR_FORK_DATA _Atomic int xr_mem_pid;
 
 int xr_gettid_ask(void)
 {
@@ -177,14 +177,17 @@ int xr_gettid_ask(void)
 
 int xr_getpid_ask(void)
 {
-	xr_mem_pid = (int)xr_sys0(SYS_getpid);
-	return xr_mem_pid;
+	int pid = (int)xr_sys0(SYS_getpid);
+
+	/* relaxed: it is the same number, whichever thread asks */
+	xr_store_relaxed(&xr_mem_pid, pid);
+	return pid;
 }
 
 void xr_process_forked(void)
 {
 	xr_mem_tid = 0;
-	xr_mem_pid = 0;
+	xr_store_relaxed(&xr_mem_pid, 0);
 }
 
 int xr_random(void *p, size_t len)

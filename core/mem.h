@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include "atomic.h"
 
 /* The raw system call: -errno on failure, errno untouched.  x86-64 and AArch64 Linux. */
 long xr_sys(long nr, long a, long b, long c, long d, long e, long f);
@@ -69,7 +70,7 @@ static inline uint64_t xr_cycles(void)
 
 /* Asked for once, by xr_gettid_ask() and xr_getpid_ask(); 0: not yet. */
 extern __thread int xr_mem_tid;
-extern int xr_mem_pid;
+extern _Atomic int xr_mem_pid;
 int xr_gettid_ask(void);
 int xr_getpid_ask(void);
 
@@ -84,7 +85,7 @@ static inline int xr_gettid(void)
 /* getpid() cached; xr_process_forked() in the child renews both. */
 static inline int xr_getpid(void)
 {
-	int pid = xr_mem_pid;
+	int pid = xr_load_relaxed(&xr_mem_pid);
 
 	return __builtin_expect(pid != 0, 1) ? pid : xr_getpid_ask();
 }

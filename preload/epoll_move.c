@@ -90,7 +90,7 @@ static int reg_add_closed(const struct xr_epreg *r)
 	int held[REGS_CLOSED], n = 0, e;
 
 	do {
-		e = (int)xr_sys3(SYS_fcntl, r->flow->priv->fd, F_DUPFD_CLOEXEC, 3);
+		e = (int)xr_sys3(SYS_fcntl, xr_flow_fd(r->flow), F_DUPFD_CLOEXEC, 3);
 		if (e < 0)
 			break;
 		held[n] = e;

@@ -188,7 +188,7 @@ static void visit_begin(struct ep_visit *v, struct xr_epreg *r, int rest)
 	if (xr_likely(v->link != NULL))
 		v->link->nregs++;
 	/* its own number may be closed: any descriptor of the flow will do */
-	v->fd = r->flow->priv->fd;
+	v->fd = xr_flow_fd(r->flow);
 	v->events = r->events;
 	v->kernel = r->kernel;
 	v->seq = r->seq;

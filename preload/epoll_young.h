@@ -32,7 +32,8 @@ static inline int xr_epoll_ctl_young(struct xr_epoll *ep, int epfd, int op, int 
 	uint32_t none = 0;
 	int mine, r = 1;
 
-	if (xr_unlikely(ep->gen != xr_ep_gen || xr_load_relaxed(&f->own->regs) || f->owner_pid != xr_mem_pid ||
+	if (xr_unlikely(ep->gen != xr_ep_gen || xr_load_relaxed(&f->own->regs) ||
+			f->owner_pid != xr_load_relaxed(&xr_mem_pid) ||
 			(unsigned int)op - 1 > 2))
 		return 1;
 	/* a signal handler on top of this very work, or a thread that was taken out of it by one */

@@ -25,11 +25,11 @@ static int name_another(struct xr_flow *f, int fd)
 {
 	int other;
 
-	if (f->priv->fd != fd)
+	if (xr_flow_fd(f) != fd)
 		return 1;
 	for (other = xr_fd_next(0); other >= 0; other = xr_fd_next(other + 1))
 		if (xr_fd_flow(other) == f) {
-			f->priv->fd = other;
+			xr_store_relaxed(&f->priv->fd, other);
 			return 1;
 		}
 	return 0;
@@ -53,10 +53,10 @@ void xr_fds_stale(int fd)
 		return;
 	if (xr_fetch_sub(&f->priv->fds, 1) == 1) {
 		xr_epoll_flow_closed(f);
-		xr_fd_close(f->priv->orphan);
+		xr_fd_close(xr_load_relaxed(&f->priv->orphan));
 		xr_flow_release(f);
 	} else if (!name_another(f, fd)) {
-		f->priv->fd = f->priv->orphan;
+		xr_store_relaxed(&f->priv->fd, xr_load_relaxed(&f->priv->orphan));
 	}
 }
 
@@ -133,7 +133,7 @@ void xr_fds_close_end(struct xr_fds_closing c)
 	if (!c.last)
 		return;
 	/* of a call that has left since it was made */
-	xr_fd_close(f->priv->orphan);
+	xr_fd_close(xr_load_relaxed(&f->priv->orphan));
 	xr_flow_closed(f);
 	xr_flow_sweep();
 }
@@ -179,8 +179,8 @@ XR_HOT int xr_fds_close_any(int fd, uintptr_t e)
 	uint32_t one = 1;
 
 	/* most connections: nothing was begun, nothing is owed, nobody is to be told */
-	if (xr_unlikely(!f || !xr_process_calm() || f->owner_pid != xr_mem_pid || f->link || f->st ||
-			xr_flow_up(f) || xr_load_relaxed(&f->own->regs) || f->priv->orphan >= 0 ||
+	if (xr_unlikely(!f || !xr_process_calm() || f->owner_pid != xr_load_relaxed(&xr_mem_pid) || f->link || f->st ||
+			xr_flow_up(f) || xr_load_relaxed(&f->own->regs) || xr_load_relaxed(&f->priv->orphan) >= 0 ||
 			xr_load_relaxed(&f->priv->fds) != 1))
 		return (int)xr_ret(xr_fds_close(fd));
 	/* another thread was first */
@@ -233,7 +233,7 @@ void xr_fds_dup_end(uintptr_t e, int fd, int newfd)
 	if (newfd < 0) {
 		/* a close that raced with us has left the end of the flow to us */
 		if (f && xr_fetch_sub(&f->priv->fds, 1) == 1) {
-			xr_fd_close(f->priv->orphan);
+			xr_fd_close(xr_load_relaxed(&f->priv->orphan));
 			xr_flow_release(f);
 		}
 		return;
@@ -303,7 +303,7 @@ void xr_fds_adopt(struct xr_flow *f, int fd)
 void xr_fds_retreat(struct xr_flow *f, enum xr_reason why)
 {
 	struct xr_hold hold = { NULL };
-	int fd = f->priv->fd, own;
+	int fd = xr_flow_fd(f), own;
 
 	if (f->owner_pid != xr_getpid())
 		return;
@@ -314,9 +314,9 @@ void xr_fds_retreat(struct xr_flow *f, enum xr_reason why)
 	}
 	if (xr_hold_take(&hold, f) || !hold.flow)
 		return;
-	fd = f->priv->fd;
+	fd = xr_flow_fd(f);
 	own = fd < 0 ? -1 : (int)xr_sys3(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 3);
-	if (own >= 0 && f->priv->fd == fd)
+	if (own >= 0 && xr_flow_fd(f) == fd)
 		xr_flow_retreat(f, own, why, 0);
 	if (own >= 0)
 		xr_sys1(SYS_close, own);
@@ -333,11 +333,11 @@ void xr_fds_far_look(struct xr_flow *f)
 	/* the flow stays, and is not closed by anybody else, as under a call that sleeps */
 	if (f->owner_pid != xr_getpid() || !xr_load_acquire(&f->path) || xr_hold_take(&hold, f) || !hold.flow)
 		return;
-	fd = f->priv->fd;
+	fd = xr_flow_fd(f);
 	own = fd < 0 || !f->far ? -1 : (int)xr_sys3(SYS_fcntl, fd, F_DUPFD_CLOEXEC, FDS_ABOVE);
 	if (own == -EINVAL)
 		own = (int)xr_sys3(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 3);
-	if (own >= 0 && f->priv->fd == fd) {
+	if (own >= 0 && xr_flow_fd(f) == fd) {
 		xr_far_look(f, own);
 		if (xr_far_owes(f))
 			xr_flow_tx_care(f, own);

@@ -54,7 +54,7 @@ int xr_flow_init(void)
 	size_t meta = XR_ALIGN(KIDS_ROOM + n * sizeof(*s->flow), 4096ul);
 	int r;
 
-	if (s->flow && s->pid == xr_getpid())
+	if (s->flow && xr_load_relaxed(&s->pid) == xr_getpid())
 		return 0;
 	if (!n)
 		return -ENOMEM;
@@ -84,10 +84,10 @@ int xr_flow_init(void)
 	s->slots = (uint32_t)slots;
 	s->fresh = 0;
 	s->free = UINT32_MAX;
-	s->limbo = UINT32_MAX;
+	xr_store_relaxed(&s->limbo, UINT32_MAX);
 	xr_flow_tuned();
 	/* pid last: a slab of another process is never taken for ours */
-	s->pid = xr_getpid();
+	xr_store_release(&s->pid, xr_getpid());
 	return 0;
 
 unmap_far:
@@ -307,8 +307,8 @@ void xr_flow_closed(struct xr_flow *f)
 	if (xr_load_relaxed(&f->k_rx) | xr_load_relaxed(&f->k_tx))
 		f->up_after = xr_now_ns() + INSIDE_NS;
 	xr_slab_lock();
-	f->next_free = xr_slab.limbo;
-	xr_slab.limbo = f->index;
+	f->next_free = xr_load_relaxed(&xr_slab.limbo);
+	xr_store_relaxed(&xr_slab.limbo, f->index);
 	xr_slab_unlock();
 }
 
@@ -320,17 +320,17 @@ void xr_flow_sweep_now(void)
 	uint32_t i, keep = UINT32_MAX, kept = 0;
 
 	xr_care_reap();
-	if (s->pid == xr_getpid())
+	if (xr_load_relaxed(&s->pid) == xr_getpid())
 		xr_links_sweep();
-	if (s->limbo == UINT32_MAX || s->pid != xr_getpid())
+	if (xr_load_relaxed(&s->limbo) == UINT32_MAX || xr_load_relaxed(&s->pid) != xr_getpid())
 		return;
 	now = xr_now_ns();
 	if (now - then < xr_load_relaxed(&period) || !xr_cas(&last, &then, now))
 		return;
 	xr_flow_kids_reap();
 	xr_slab_lock();
-	i = s->limbo;
-	s->limbo = UINT32_MAX;
+	i = xr_load_relaxed(&s->limbo);
+	xr_store_relaxed(&s->limbo, UINT32_MAX);
 	xr_slab_unlock();
 	while (i != UINT32_MAX) {
 		struct xr_flow *f = &s->flow[i];
@@ -355,8 +355,8 @@ void xr_flow_sweep_now(void)
 		struct xr_flow *f = &s->flow[keep];
 
 		keep = f->next_free;
-		f->next_free = s->limbo;
-		s->limbo = f->index;
+		f->next_free = xr_load_relaxed(&s->limbo);
+		xr_store_relaxed(&s->limbo, f->index);
 	}
 	xr_slab_unlock();
 }
@@ -411,8 +411,8 @@ void xr_flow_forked(void)
 	xr_flow_touched = 0;
 	/* a slab of its own at the first new flow; the inherited one stays mapped */
 	xr_slab.lock = 0;
-	xr_slab.limbo = UINT32_MAX;
+	xr_store_relaxed(&xr_slab.limbo, UINT32_MAX);
 	xr_slab.free = UINT32_MAX;
 	xr_slab.fresh = 0;
-	xr_slab.pid = 0;
+	xr_store_relaxed(&xr_slab.pid, 0);
 }

@@ -172,9 +172,9 @@ struct xr_flow_young {
  */
 struct xr_flow_priv {
 	_Atomic uint32_t fds;		/* descriptors of this process that refer to the flow, and holds */
-	int fd;				/* one of them, for display and kernel queries */
+	_Atomic int fd;			/* one of them, for display and kernel queries */
 	_Atomic uint32_t holds;		/* calls that sleep on it: hold.h */
-	int orphan;			/* ours, in the place of the program's last; -1: none */
+	_Atomic int orphan;		/* ours, in the place of the program's last; -1: none */
 };
 
 /* Private to each process, of no use to a child: it finds zeros. */
@@ -221,6 +221,12 @@ void xr_flow_last_close(struct xr_flow *f, int fd);
 void xr_flow_closed(struct xr_flow *f);
 /* Both at once, where there is nothing to say to the peer. */
 void xr_flow_release(struct xr_flow *f);
+
+/* relaxed: written under both locks, and asked whether it is still the same by a sleeping call, which has none */
+static inline int xr_flow_fd(const struct xr_flow *f)
+{
+	return xr_load_relaxed(&f->priv->fd);
+}
 
 /* relaxed: who follows it holds tx_lock, for others there is one, or there is none */
 static inline struct xr_upgrade *xr_flow_up(const struct xr_flow *f)
@@ -386,9 +392,9 @@ struct xr_flow_slab {
 	struct xr_flow_far *far;	/* family memory; NULL: nothing goes to other hosts */
 	uint32_t max, slots;		/* flows; ring slots of each */
 	uint32_t fresh, free;		/* never used from here on; head of the free list */
-	uint32_t limbo;			/* closed here, the peer may still read */
+	_Atomic uint32_t limbo;		/* closed here, the peer may still read; others look whether there are any */
 	_Atomic uint32_t lock;
-	int pid;
+	_Atomic int pid;		/* whose it is; the first flow says so, while other threads look */
 };
 extern struct xr_flow_slab xr_slab;
 /* The slab is address space that a program under RLIMIT_AS may want itself. */
@@ -577,7 +583,7 @@ extern _Atomic uint32_t xr_links_kept;	/* without a flow, for those who reconnec
 static inline void xr_flow_sweep(void)
 {
 	/* a hint: what is there to be swept, racy */
-	if (xr_unlikely(xr_slab.limbo != UINT32_MAX || xr_load_relaxed(&xr_care_kids) ||
+	if (xr_unlikely(xr_load_relaxed(&xr_slab.limbo) != UINT32_MAX || xr_load_relaxed(&xr_care_kids) ||
 			xr_load_relaxed(&xr_links_kept)))
 		xr_flow_sweep_now();
 }

@@ -291,7 +291,7 @@ static void exit_one(void *arg, struct xr_flow *f)
 	if (f->owner_pid != xr_getpid() || xr_flow_holders(f) != 1 || !f->link ||
 	    !xr_load_relaxed(&f->priv->fds))
 		return;
-	fd = f->priv->fd;
+	fd = xr_flow_fd(f);
 	/* as in the kernel, a process that ends does not linger */
 	close_sole(f, fd);
 	if (!close_aborts(fd))
@@ -302,7 +302,7 @@ static void exit_inherited(void *arg, int fd, uintptr_t entry)
 {
 	struct xr_flow *f = (struct xr_flow *)(entry & ~(uintptr_t)3);
 
-	if ((entry & 3) != XR_FD_FLOW || f->owner_pid == xr_getpid() || !f->link || f->priv->fd != fd)
+	if ((entry & 3) != XR_FD_FLOW || f->owner_pid == xr_getpid() || !f->link || xr_flow_fd(f) != fd)
 		return;
 	if (close_inherited(f, fd) && !close_aborts(fd))
 		xr_care_add(arg, f, fd);
@@ -314,7 +314,7 @@ void xr_flow_exit(void)
 
 	if (!xr_slab.flow)
 		return;
-	if (xr_slab.pid == xr_getpid())
+	if (xr_load_relaxed(&xr_slab.pid) == xr_getpid())
 		xr_flow_each(NULL, exit_one, &care);
 	/* most children touch nothing, and inherit nothing: they pay for no look at all they have */
 	if (xr_unlikely(xr_flow_touched || xr_flow_kid_heir()))

@@ -63,7 +63,7 @@ void xr_flow_fork_prepare(int undo)
 {
 	if (!undo)
 		kid_next = NULL;
-	if (xr_slab.pid != xr_getpid())
+	if (xr_load_relaxed(&xr_slab.pid) != xr_getpid())
 		return;
 	if (undo && kid_next) {
 		xr_store_release(kid_next, 0);
@@ -93,7 +93,7 @@ void xr_flow_kids_reap(void)
 	uint32_t i, serial;
 	uint64_t who;
 
-	if (!k || xr_slab.pid != xr_getpid())
+	if (!k || xr_load_relaxed(&xr_slab.pid) != xr_getpid())
 		return;
 	for (i = xr_load_acquire(&k->used); i--;) {
 		serial = xr_load_relaxed(&k->serial[i]);
@@ -196,7 +196,7 @@ XR_FORK_CODE int xr_flow_kid_leave(void)
 void xr_flow_kid_exit(void)
 {
 	/* a child that has nothing beside what it was counted for at once: no need to look for more */
-	if (!kid.serial || kid.depth > 1 || xr_slab.pid == xr_getpid())
+	if (!kid.serial || kid.depth > 1 || xr_load_relaxed(&xr_slab.pid) == xr_getpid())
 		xr_fd_each(exit_holder, kid.serial ? &kid : NULL);
 	kid_end();
 }

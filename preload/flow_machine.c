@@ -137,7 +137,7 @@ void xr_rx_to_tcp(struct xr_flow *f)
 	}
 	f->rx_state = XR_RX_TCP;
 	if (xr_flow_lowat_split(f))
-		xr_flow_lowat(f, f->priv->fd);
+		xr_flow_lowat(f, xr_flow_fd(f));
 	xr_flow_leave(f);
 }
 
@@ -173,7 +173,7 @@ int xr_flow_rx_skip(struct xr_flow *f, int fd)
 void xr_flow_rx_close(struct xr_flow *f)
 {
 	if (f->far && f->rx_state != XR_RX_SKIP && f->rx_state != XR_RX_TCP)
-		xr_far_rx_close(f, f->priv->fd);
+		xr_far_rx_close(f, xr_flow_fd(f));
 	/* END may be left in the ring: there is nothing to it that the socket does not say */
 	if (f->rx_state == XR_RX_RING && f->rx.late)
 		f->rx_state = XR_RX_SKIP;
@@ -323,7 +323,7 @@ void xr_flow_leave(struct xr_flow *f)
 		/* an end of the connection is no retreat */
 		if (!xr_load_relaxed(&f->rx_dead) && !(xr_flow_peer_state(f) & XR_DIR_CLOSED))
 			xr_stats_add(XR_STAT_RETREATS, 1);
-		xr_debug("descriptor %d: back on TCP: %s", f->priv->fd,
+		xr_debug("descriptor %d: back on TCP: %s", xr_flow_fd(f),
 			 xr_reason_name(f->reason));
 		xr_flow_wake(f);
 	}

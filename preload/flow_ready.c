@@ -96,7 +96,7 @@ int xr_flow_peek(struct xr_flow *f, uint32_t mask)
 
 	/* a call that began on the fabric may end on the kernel socket */
 	if (!(path & XR_PATH_FABRIC))
-		return xr_ksock_poll(f->priv->fd, mask) != 0;
+		return xr_ksock_poll(xr_flow_fd(f), mask) != 0;
 	/* a child retreats what it inherited before it looks */
 	if (f->owner_pid != xr_getpid() && (f->tx_state == XR_TX_RING ||
 					    (f->rx_state == XR_RX_RING && !f->rx.sealed)))
@@ -109,12 +109,12 @@ int xr_flow_peek(struct xr_flow *f, uint32_t mask)
 			return 1;
 		if (f->rx_state == XR_RX_RING ? peek_rx(f) :
 		    ((f->rx_state == XR_RX_READY && peek_rx(f)) ||
-		     xr_ksock_poll(f->priv->fd, POLLIN | POLLRDHUP)))
+		     xr_ksock_poll(xr_flow_fd(f), POLLIN | POLLRDHUP)))
 			return 1;
 	}
 	if (mask & POLLOUT) {
 		if (f->tx_state == XR_TX_RING ? peek_tx(f) :
-		    xr_ksock_poll(f->priv->fd, POLLOUT) != 0)
+		    xr_ksock_poll(xr_flow_fd(f), POLLOUT) != 0)
 			return 1;
 	}
 	return 0;
@@ -144,8 +144,8 @@ static void flow_shut(struct xr_flow *f)
 	xr_unlock(&f->tx_lock);
 	if (!shut || xr_now_ns() - f->shut_ns < SHUT_NS)
 		return;
-	if (!xr_sys5(SYS_getsockopt, f->priv->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, &len) && ms)
-		xr_flow_retreat(f, f->priv->fd, XR_REASON_OPTION, 0);
+	if (!xr_sys5(SYS_getsockopt, xr_flow_fd(f), IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, &len) && ms)
+		xr_flow_retreat(f, xr_flow_fd(f), XR_REASON_OPTION, 0);
 }
 
 #define PROBE_NS	500000000u	/* of one link, for all its flows */

@@ -499,7 +499,7 @@ static inline ssize_t recv_held(struct xr_flow *f, int fd, const struct iovec *i
 			xr_defer_end();
 			return done ? (ssize_t)done : -EAGAIN;
 		}
-		fd = xr_unlikely(hold->flow != NULL) ? f->priv->fd : fd;
+		fd = xr_unlikely(hold->flow != NULL) ? xr_flow_fd(f) : fd;
 		from = f->rx_state;
 		n = rx_some(f, fd, &d, len - done, done ? flags | RX_LATER : flags);
 		if (xr_flow_lowat_split(f))

@@ -287,7 +287,7 @@ int xr_rx_ended(struct xr_flow *f)
 		if (r)
 			return 1;
 	}
-	return (xr_ksock_poll(f->priv->fd, POLLRDHUP) & (POLLRDHUP | POLLERR | POLLHUP)) != 0;
+	return (xr_ksock_poll(xr_flow_fd(f), POLLRDHUP) & (POLLRDHUP | POLLERR | POLLHUP)) != 0;
 }
 
 /* poll(2) bits of the receive direction; rx_lock held. */

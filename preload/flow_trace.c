@@ -24,7 +24,7 @@ static void trace_flow(const struct xr_flow *f, struct xr_trace_data *d)
 {
 	memset(d, 0, sizeof(*d));
 	d->flow = (uint64_t)xr_load_relaxed(&f->gen) << 32 | f->index;
-	d->fd = f->priv->fd;
+	d->fd = xr_flow_fd(f);
 	d->carrier = XR_CARRIER_SHM;
 	if (f->st) {
 		d->local = f->st->ident.local;

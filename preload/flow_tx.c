@@ -62,7 +62,7 @@ void xr_flow_tell(struct xr_flow *f, uint32_t waiter)
 		if (!xr_lock(&f->tx_lock)) {
 			if (f->tx_state == XR_TX_RING) {
 				xr_flow_tx_start_replay(f, XR_REASON_LIMIT_FDS);
-				xr_flow_tx_push_replay(f, f->priv->fd);
+				xr_flow_tx_push_replay(f, xr_flow_fd(f));
 			}
 			xr_unlock(&f->tx_lock);
 		}
@@ -385,7 +385,7 @@ static inline ssize_t send_held(struct xr_flow *f, int fd, const struct iovec *i
 			xr_upgrade_step(f, fd);
 		if (tx_enter(f))
 			return done ? (ssize_t)done : -EAGAIN;
-		fd = xr_unlikely(hold->flow != NULL) ? f->priv->fd : fd;
+		fd = xr_unlikely(hold->flow != NULL) ? xr_flow_fd(f) : fd;
 		from = f->tx_state;
 		n = tx_some(f, fd, iov, cnt, done, len - done, flags, &waiter);
 		tx_leave(f);

@@ -37,7 +37,7 @@ static __attribute__((noinline, cold)) uint32_t young_first(struct xr_flow_slab 
 	uint32_t i;
 	int r;
 
-	if (!s->flow || s->pid != xr_getpid()) {
+	if (!s->flow || xr_load_relaxed(&s->pid) != xr_getpid()) {
 		r = xr_flow_init();
 		if (r) {
 			xr_slab_unlock();
@@ -55,7 +55,7 @@ static __attribute__((noinline, cold)) uint32_t young_first(struct xr_flow_slab 
 	f = &s->flow[i];
 	/* what stays so for all flows in the slot */
 	f->index = i;
-	f->owner_pid = s->pid;
+	f->owner_pid = xr_load_relaxed(&s->pid);
 	f->kids = s->kids;
 	f->meta = s->meta + (size_t)i * s->slots;
 	f->priv = &s->priv[i];
@@ -138,9 +138,9 @@ XR_HOT struct xr_flow *xr_flow_new(int fd, int family, enum xr_flow_role role, i
 	f->rcvtimeo_ns = 0;
 	f->sndtimeo_ns = 0;
 	xr_store_relaxed(&p->fds, 1);
-	p->fd = fd;
+	xr_store_relaxed(&p->fd, fd);
 	xr_store_relaxed(&p->holds, 0);
-	p->orphan = -1;
+	xr_store_relaxed(&p->orphan, -1);
 	xr_store_relaxed(&own->regs, NULL);
 	own->young.ep = NULL;
 	xr_store_relaxed(&own->young.lock.owner, 0);

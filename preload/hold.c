@@ -22,9 +22,9 @@ static XR_FORK_DATA _Atomic uint32_t holds;	/* of the process, a hint for fork *
 /* The last of them, and no descriptor is left: the end that close() did not make. */
 static void last_drop(struct xr_flow *f)
 {
-	int fd = f->priv->orphan;
+	int fd = xr_load_relaxed(&f->priv->orphan);
 
-	f->priv->orphan = -1;
+	xr_store_relaxed(&f->priv->orphan, -1);
 	xr_flow_kid_counts(f);
 	xr_epoll_flow_closed(f);
 	/* closed behind our back, or no descriptor was to be had: the kernel has ended it */
@@ -104,9 +104,9 @@ void xr_hold_orphan(struct xr_flow *f, int fd)
 		xr_unlock(&f->tx_lock);
 		goto forget;
 	}
-	old = f->priv->orphan;
-	f->priv->orphan = new;
-	f->priv->fd = new;
+	old = xr_load_relaxed(&f->priv->orphan);
+	xr_store_relaxed(&f->priv->orphan, new);
+	xr_store_relaxed(&f->priv->fd, new);
 	xr_unlock(&f->rx_lock);
 	xr_unlock(&f->tx_lock);
 	xr_fd_close(old);
@@ -116,7 +116,7 @@ void xr_hold_orphan(struct xr_flow *f, int fd)
 
 forget:
 	/* in a handler, on top of a call that is at work and does not sleep */
-	f->priv->fd = -1;
+	xr_store_relaxed(&f->priv->fd, -1);
 	xr_fd_close(new);
 }
 
@@ -136,8 +136,8 @@ static void forked_one(struct xr_flow *f, uint32_t mine)
 	xr_flow_kid_counts(f);
 	xr_store_relaxed(&f->priv->fds, 0);
 	xr_fetch_sub(&f->procs, 1);
-	xr_fd_close(f->priv->orphan);
-	f->priv->orphan = -1;
+	xr_fd_close(xr_load_relaxed(&f->priv->orphan));
+	xr_store_relaxed(&f->priv->orphan, -1);
 }
 
 XR_FORK_CODE int xr_hold_inherited(void)

@@ -52,13 +52,13 @@ static inline void xr_hold_end(struct xr_hold *h)
 /* The program has closed all its descriptors of the flow. */
 static inline int xr_hold_alone(const struct xr_hold *h)
 {
-	return xr_unlikely(h->flow != NULL) && h->flow->priv->fd == h->flow->priv->orphan;
+	return xr_unlikely(h->flow != NULL) && xr_flow_fd(h->flow) == xr_load_relaxed(&h->flow->priv->orphan);
 }
 
 /* ... and there was none to be had for us in their place. */
 static inline int xr_hold_lost(const struct xr_hold *h)
 {
-	return xr_unlikely(h->flow != NULL) && h->flow->priv->fd < 0;
+	return xr_unlikely(h->flow != NULL) && xr_flow_fd(h->flow) < 0;
 }
 
 /*
@@ -87,7 +87,7 @@ static inline int xr_hold_wait(struct xr_hold *h, struct xr_flow *f, int fd, uin
 /* What to use for fd, which the program may have closed.  A lock of the flow is held. */
 static inline int xr_hold_fd(const struct xr_flow *f, int fd)
 {
-	return xr_likely(!xr_load_relaxed(&f->priv->holds)) ? fd : f->priv->fd;
+	return xr_likely(!xr_load_relaxed(&f->priv->holds)) ? fd : xr_flow_fd(f);
 }
 
 /* A descriptor of ours in the place of the program's last one, which is about to be closed. */

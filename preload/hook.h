@@ -68,7 +68,8 @@ static inline struct xr_flow *xr_hook_flow(int fd)
 /* The kernel carries it in both directions, for this process alone, and it may move one day. */
 static inline int xr_hook_young(const struct xr_flow *f)
 {
-	return xr_load_acquire(&f->path) == XR_PATH_COUNT && f->owner_pid == xr_mem_pid && xr_process_calm();
+	return xr_load_acquire(&f->path) == XR_PATH_COUNT && f->owner_pid == xr_load_relaxed(&xr_mem_pid) &&
+	       xr_process_calm();
 }
 
 /*

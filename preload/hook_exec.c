@@ -44,7 +44,7 @@ static void to_program(struct exec_left *e, struct xr_flow *f, int fd)
 static int leaves_parent(const struct xr_flow *f, int fd)
 {
 	return f->owner_pid != xr_getpid() && !xr_vfork_depth &&
-	       xr_load_relaxed(&f->priv->fds) == 1 && f->priv->fd == fd;
+	       xr_load_relaxed(&f->priv->fds) == 1 && xr_flow_fd(f) == fd;
 }
 
 static void exec_one(void *arg, int fd, uintptr_t entry)

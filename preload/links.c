@@ -6,6 +6,7 @@
 #include "proof.h"
 
 static XR_FORK_DATA struct xr_shm_link *flow_links;
+static XR_FORK_DATA _Atomic uint32_t links_there;	/* there are some; written under the lock, looked at without */
 
 /*
  * A link outlives its last flow for a while: programs that talk to each other by one connection at
@@ -132,6 +133,7 @@ void xr_links_add(struct xr_shm_link *l)
 		xr_stats_add(XR_STAT_PAIRS, 1);
 	l->next = flow_links;
 	flow_links = l;
+	xr_store_relaxed(&links_there, 1);
 	xr_slab_unlock();
 	xr_stats_add(XR_STAT_LINKS_MADE, 1);
 }
@@ -149,7 +151,7 @@ void xr_links_progress(void)
 int xr_links_any(void)
 {
 	/* racy, a hint */
-	return __atomic_load_n(&flow_links, __ATOMIC_RELAXED) != NULL;
+	return xr_load_relaxed(&links_there) != 0;
 }
 
 void xr_link_ref(struct xr_shm_link *l)
@@ -180,6 +182,7 @@ static void link_unlist(struct xr_shm_link *l)
 			*p = l->next;
 			break;
 		}
+	xr_store_relaxed(&links_there, flow_links != NULL);
 	if (link_is_only(l))
 		xr_stats_sub(XR_STAT_PAIRS, 1);
 }
@@ -292,5 +295,6 @@ void xr_links_forked(void)
 		l->diag = -1;
 	}
 	flow_links = NULL;
+	xr_store_relaxed(&links_there, 0);
 	xr_store_relaxed(&xr_links_kept, 0);
 }

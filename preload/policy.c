@@ -155,7 +155,7 @@ void xr_flow_stats_child(struct xr_flow *f, enum xr_carrier tx, enum xr_carrier 
 	if (!st || f->own->shown == now || xr_process_passed() || xr_vfork_depth)
 		return;
 	f->own->shown = now;
-	xr_sys2(SYS_fstat, f->priv->fd, &file);
+	xr_sys2(SYS_fstat, xr_flow_fd(f), &file);
 	their = xr_stats_parent_map(st, file.st_ino, &map);
 	if (!their)
 		return;

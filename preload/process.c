@@ -78,7 +78,7 @@ static void count_inherited(void *arg, int fd, uintptr_t entry)
 {
 	struct xr_flow *f = (struct xr_flow *)(entry & ~(uintptr_t)3);
 
-	if ((entry & 3) == XR_FD_FLOW && f->owner_pid != xr_getpid() && f->priv->fd == fd)
+	if ((entry & 3) == XR_FD_FLOW && f->owner_pid != xr_getpid() && xr_flow_fd(f) == fd)
 		xr_fetch_add(&f->procs, *(const uint32_t *)arg);
 }
 

@@ -93,7 +93,7 @@ void xr_upgrade_witness(struct xr_flow *f)
 		return;
 	u = xr_flow_up(f);
 	if (u && u->dir && u->state == XR_UP_EXCHANGED)
-		xr_witness_look(u, f->priv->fd, 0);
+		xr_witness_look(u, xr_flow_fd(f), 0);
 	xr_unlock(&f->tx_lock);
 }
 

@@ -132,7 +132,7 @@ void xr_up_give_up(struct xr_flow *f, enum xr_reason why)
 	if (f->link)
 		xr_fetch_or(&f->tx.dir->state, XR_DIR_STAYS);
 	xr_store_relaxed(&f->upgrade_off, 1);
-	xr_debug("descriptor %d: stays on TCP: %s", f->priv->fd, xr_reason_name(why));
+	xr_debug("descriptor %d: stays on TCP: %s", xr_flow_fd(f), xr_reason_name(why));
 	xr_store_relaxed(&f->need_turns, UP_NEVER_TURNS);
 	xr_store_relaxed(&f->need_bytes, UP_NEVER_BYTES);
 	xr_store_relaxed(&f->reason, (uint16_t)why);

@@ -583,7 +583,7 @@ int xr_wait_flow(struct xr_flow *f, int fd, uint32_t mask, uint64_t deadline,
 		if (l)
 			xr_link_unref(l);
 		/* who never needs to sleep either, if there may be something: racy, as in xr_flow_sweep */
-		if (xr_unlikely(xr_slab.limbo != UINT32_MAX))
+		if (xr_unlikely(xr_load_relaxed(&xr_slab.limbo) != UINT32_MAX))
 			xr_flow_sweep_slept(xr_now_ns());
 		return 0;
 	}

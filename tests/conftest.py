@@ -37,6 +37,10 @@ def pytest_collection_modifyitems(config, items):
         limit = i.get_closest_marker("timeout")
         if limit and harness.PATIENCE > 1:
             i.add_marker(pytest.mark.timeout(harness.PATIENCE * limit.args[0]), append=False)
+    if harness.TSAN:
+        out = [i for i in items if not i.get_closest_marker("tsan")]
+        config.hook.pytest_deselected(items=out)
+        items[:] = [i for i in items if i not in out]
     if not config.getoption("--hosts"):
         return
     out = [i for i in items if "env" not in i.fixturenames or i.get_closest_marker("one_host") or (

@@ -31,7 +31,9 @@ RDMA = {"XRDMA_RDMA": "yes", "XRDMA_RDMA_TRUST": "fabric", "XRDMA_RDMA_SOFTWARE"
 IN_GUEST = "GUEST" in os.environ
 # Threads stand still at random (configure --enable-perturb): everything takes longer, and says nothing of speed.
 PERTURBED = "XRT_PERTURBED" in os.environ
-PATIENCE = 3 if IN_GUEST or PERTURBED else 1
+# The build is one with ThreadSanitizer (configure --enable-tsan): what it says of a test's programs is a failure.
+TSAN = "XRT_TSAN" in os.environ
+PATIENCE = 3 if IN_GUEST or PERTURBED or TSAN else 1
 
 # Upgrades start at once and leave a trace in a statistics folder of the test's own.
 EAGER = {"XRDMA_UPGRADE_TURNS": "1", "XRDMA_UPGRADE_BYTES": "4K"}
@@ -188,8 +190,11 @@ class Env:
         self.fabric = between if BRIDGE else None if hosts else "shm"
         self.procs, self.closers = [], []
         self.stats = tempfile.mkdtemp(prefix="xrdma-test-", dir="/dev/shm")
+        self.said = tempfile.mkdtemp(prefix="xrdma-test-tsan-") if TSAN else None
         self.env = {**EAGER, "XRDMA_STATS_DIR": self.stats, "TEST_ADDRESS": self.address,
                     "TEST_ADDRESS6": self.address6}
+        if TSAN:
+            self.env["TSAN_OPTIONS"] = "suppressions=%s/tests/tsan.supp log_path=%s/said" % (SOURCE, self.said)
         if self.fabric == "rdma":
             self.env.update(RDMA, XRDMA_MODULE_DIR=os.path.dirname(find(".libs/libxrdma_preload.so")))
             if not hosts:
@@ -237,6 +242,10 @@ class Env:
         for p in self.procs:
             p.stop()
         shutil.rmtree(self.stats, ignore_errors=True)
+        if self.said:
+            said = "".join(open(os.path.join(self.said, f), errors="replace").read() for f in os.listdir(self.said))
+            shutil.rmtree(self.said)
+            assert not said, said[:12000]
 
 
 def xr_stat(env, *args):

@@ -10,7 +10,7 @@ import harness
 
 EV_NVAL = 0x20
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.tsan]
 
 
 def end_seen(live, within=0.0):

@@ -9,7 +9,7 @@ import pytest
 from shell import EV_IN, EV_RDHUP, WAITALL
 import harness
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.tsan]
 SIG = signal.SIGUSR1
 FIONREAD = 0x541b
 

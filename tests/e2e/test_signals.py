@@ -7,7 +7,7 @@ import pytest
 
 from shell import EV_IN, WAITALL
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = [pytest.mark.timeout(30), pytest.mark.tsan]
 ALRM, USR1 = int(signal.SIGALRM), int(signal.SIGUSR1)
 
 

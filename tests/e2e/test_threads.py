@@ -9,7 +9,7 @@ from shell import EV_ET, EV_EXCLUSIVE, EV_IN, EV_ONESHOT, WAITALL
 import harness
 import shell
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.tsan]
 
 
 def test_first_call_race(env):
@@ -335,6 +335,8 @@ def test_many_move_at_the_same_time(env):
     """Handshakes of many threads are proved one after the other, and none fails for meeting another."""
     if not env.lifts:
         pytest.skip("nothing moves")
+    if harness.TSAN:
+        pytest.skip("its programs are Python's")
     n = 16
     server = env.start("server", ["/usr/bin/python3", "-c", THREADS, "server", env.address, 0, n])
     port = server.line()

@@ -43,7 +43,7 @@ uint64_t xr_now_ns(void)
 uint64_t xr_now_tick(void) { return xr_now_ns(); }
 
 __thread int xr_mem_tid;
-int xr_mem_pid;
+_Atomic int xr_mem_pid;
 int xr_gettid_ask(void) { return cur + 1; }
 int xr_getpid_ask(void) { return 1; }
 int xr_random(void *p, size_t len) { memset(p, 7, len); return 0; }

@@ -307,8 +307,9 @@ void end_start(void)
 	xr_slab.meta = W.meta[0];
 	xr_slab.max = xr_slab.fresh = 2;
 	xr_slab.slots = SLOTS;
-	xr_slab.pid = 1;
-	xr_slab.free = xr_slab.limbo = UINT32_MAX;
+	xr_store_relaxed(&xr_slab.pid, 1);
+	xr_slab.free = UINT32_MAX;
+	xr_store_relaxed(&xr_slab.limbo, UINT32_MAX);
 	for (e = 0; e < 2; e++) {
 		struct xr_flow *f = &W.flow[e];
 
@@ -324,7 +325,7 @@ void end_start(void)
 		f->priv = &W.priv[e];
 		f->own = &W.own[e];
 		f->priv->fds = 1;
-		f->priv->fd = FD(e);
+		xr_store_relaxed(&f->priv->fd, FD(e));
 		f->path = XR_PATH_COUNT;
 		W.link[e].side = !e;
 		W.link[e].owner_pid = 1;

@@ -252,7 +252,7 @@ void fake_setup(void)
 	xr_cfg.spin = 50000;
 	xr_slab.max = FAKE_FLOWS;
 	xr_slab.fresh = FAKE_FLOWS;
-	xr_slab.pid = xr_getpid();
+	xr_store_relaxed(&xr_slab.pid, xr_getpid());
 	xr_slab.flow = xr_map_family(FAKE_FLOWS * sizeof(struct xr_flow));
 	xr_slab.priv = xr_map_private(FAKE_FLOWS * sizeof(struct xr_flow_priv));
 	assert_non_null(xr_slab.flow);
@@ -297,7 +297,7 @@ struct fake *fake_open(uint32_t i)
 	k->f->index = i;
 	k->f->owner_pid = xr_getpid();
 	k->f->priv = &xr_slab.priv[i];
-	k->f->priv->fd = k->fd;
+	xr_store_relaxed(&k->f->priv->fd, k->fd);
 	k->f->priv->fds = 1;
 	k->f->own = &xr_slab.own[i];
 	memset(k->f->own, 0, sizeof(*k->f->own));

@@ -551,7 +551,7 @@ static void a_limit_and_a_peer_that_takes_nothing(void **state)
 	int status;
 
 	if (!pid) {
-		xr_mem_pid = 0;
+		xr_store_relaxed(&xr_mem_pid, 0);
 		setup(state);
 		_exit(registered_without_descriptors());
 	}
