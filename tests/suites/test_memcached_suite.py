@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """memcached's own tests in Perl; the program is the one that is installed."""
+import os
 import re
 
 import pytest
@@ -25,11 +26,12 @@ def tree():
     return sources.memcached()
 
 
-def results(tree, tmp, tests, **kw):
+def results(tree, tmp, tests, path=(), **kw):
     """A failing or missing line of a file is one result of its own."""
     loop = ('for t; do perl t/$t.t >$D/out 2>$D/err; printf "\n== %s %s\n" $t $?; cat $D/out; '
             'sed "s/^/# /" $D/err; done')
-    r = suite.run(["sh", "-c", loop, "sh", *tests], cwd=tree, timeout=600, env={"D": str(tmp)}, **kw)
+    r = suite.run(["sh", "-c", loop, "sh", *tests], cwd=tree, timeout=600, **kw,
+                  env={"D": str(tmp), "PATH": os.pathsep.join([*map(str, path), os.environ["PATH"]])})
     r.results = {}
     for name, rc, body in re.findall(r"^== (\S+) (\d+)$\n(.*?)(?=^== |\Z)", r.out, re.M | re.S):
         skipped = re.search(r"^1\.\.0", body, re.M)
@@ -49,6 +51,16 @@ def test_memcached(group, tree, tmp_path):
     got = results(tree, tmp_path, tests)
     assert set(tests) <= set(got.results)
     suite.judge("memcached", again(tree, tmp_path), got, least)
+
+
+@pytest.mark.parametrize("end", suite.ENDS)
+def test_one_end(end, tree, tmp_path):
+    """The server alone is under xrdma, or its clients are."""
+    tests = "noreply incrdecr line-lengths refhang bogus-commands quit flags".split()
+    suite.one_end(end, "memcached", tmp_path / "memcached")
+    got = results(tree, tmp_path, tests, fabric=end == "client", path=[tmp_path])
+    assert set(tests) <= set(got.results)
+    suite.judge_one_end("memcached", again(tree, tmp_path), got, 3)
 
 
 @suite.whole

@@ -75,6 +75,16 @@ def test_redis(group, tree):
     compare(tree, units, least)
 
 
+@pytest.mark.parametrize("end", suite.ENDS)
+def test_one_end(end, tree):
+    """The servers alone are under xrdma, or all but them."""
+    units, seen = ["unit/protocol", "unit/auth", "unit/querybuf", "unit/pubsub"], 20
+    suite.one_end(end, "redis-server", tree / "src/redis-server")
+    got = results(tree, units, fabric=end == "client")
+    assert got.whole, got.out[-3000:]
+    suite.judge_one_end("redis", lambda _: results(tree, units, fabric=False).results, got, seen)
+
+
 @suite.whole
 @pytest.mark.parametrize("unit", REST)
 def test_unit(unit, tree):
