@@ -255,3 +255,25 @@ def test_a_rule_names_what_was_started(env, tmp_path):
             p.upgrade()
         got = p.carriers()["server"]
         assert (got["carrier"], got["program"]) == (carrier, "known-as"), (name, got)
+
+
+@pytest.mark.one_host
+@pytest.mark.modes("both")
+@pytest.mark.parametrize("rule, stays", [
+    ("port = %d", True), ("port = 1-9, %d-65535", True), ("port = 1-9", False), ("address = 127.0.0.0/8", True),
+    ("address = 127.0.0.1, ::1", True), ("address = 10.0.0.0/8, ::/0", False), ("address = 127.0.0.0/8\nport = 1-9", False),
+    ("role = server\nport = %d", False)])
+def test_a_rule_names_where_it_goes(env, tmp_path, rule, stays):
+    """The address and the port are the server's, at the client; the first rule that matches counts."""
+    p = shell.Pair(env)
+    conf = tmp_path / "conf"
+    conf.write_text("[rule]\n%s\naction = tcp\n[rule]\naction = auto\n" % rule.replace("%d", str(p.port)))
+    env.env["XRDMA_CONF"] = str(conf)
+    p.client = shell.Shell(env, "client")
+    p.c, p.s = p.connect()
+    for _ in range(10):
+        p.turns(20, 500)
+    if not stays:
+        p.upgrade()
+    else:
+        assert p.carriers()["client"]["carrier"] == "tcp" and p.carriers()["client"]["reason"] == "rule"

@@ -103,9 +103,24 @@ static void flip(void *p, size_t len)
 
 static int other_socket(void)
 {
-	int s = socket(AF_INET, SOCK_STREAM, 0), p = xr_proof_open(s);
+	return xr_proof_open(socket(AF_INET, SOCK_STREAM, 0));
+}
 
-	return p;
+/* Garbage in one field, by its name. */
+static int spoil(struct xr_up_msg *m, const char *name)
+{
+#define FIELD(f) { #f, offsetof(struct xr_up_msg, f), sizeof(m->f) }
+	const struct {
+		const char *name;
+		size_t off, len;
+	} fields[] = { { "all", 0, sizeof(*m) }, FIELD(magic), FIELD(version), FIELD(type), FIELD(size), FIELD(uuid),
+		       FIELD(nonce), FIELD(echo),    FIELD(flags), FIELD(tuple) };
+
+	for (size_t i = 0, k = 0; i < sizeof(fields) / sizeof(*fields); i++)
+		for (; !strcmp(name, fields[i].name); ((uint8_t *)m)[fields[i].off + k++] = rnd())
+			if (k == fields[i].len)
+				return 1;
+	return 0;
 }
 
 /* ---- the first message that the victim sees ---------------------------------- */
@@ -136,8 +151,7 @@ static void attack_call(enum xr_up_type type)
 		return;
 	}
 	if (is("call-random")) {
-		for (size_t i = 0; i < sizeof(m); i++)
-			((uint8_t *)&m)[i] = rnd();
+		spoil(&m, "all");
 	} else if (is("call-nofd")) {
 		n = 0;
 	} else if (is("call-file")) {
@@ -149,23 +163,11 @@ static void attack_call(enum xr_up_type type)
 			fds[n] = fds[0];
 	} else if (is("call-two-fds")) {
 		fds[n++] = fds[0];
-	} else if (is("call-magic")) {
-		m.magic++;
-	} else if (is("call-version")) {
-		m.version++;
-	} else if (is("call-size")) {
-		m.size = rnd();
-	} else if (is("call-type")) {
-		m.type = rnd() % 2 ? XR_UP_SETUP : rnd();
-	} else if (is("call-tuple")) {
-		flip(&m.tuple, sizeof(m.tuple));
-	} else if (is("call-flags")) {
-		m.flags = rnd() | 2;
 	} else if (is("call-nonce")) {
 		m.nonce = 0;
 	} else if (is("call-flip")) {
 		flip(&m, sizeof(m));
-	} else {
+	} else if (!spoil(&m, h.attack + strlen("call-"))) {
 		die("no such attack");
 	}
 	say(&m, sizeof(m), fds, n);
@@ -223,11 +225,9 @@ static void attack_setup(struct xr_up_msg *m, int *fds, int n)
 		m->dir_off = rnd() % 2 ? rnd() % h.mine.size : rnd() >> rnd() % 64;
 	else if (is("setup-link"))
 		m->flags = XR_UP_LINK, m->link_id = rnd(), m->tag = rnd();
-	else if (is("setup-echo"))
-		m->echo = rnd();
 	else if (is("setup-file"))
 		fds[arena] = open("/dev/zero", O_RDWR);
-	else
+	else if (!spoil(m, h.attack + strlen("setup-")))
 		fds[arena] = bad_arena();
 	say(m, sizeof(*m), fds, n);
 }
