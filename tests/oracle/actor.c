@@ -211,6 +211,8 @@ static long operation(const struct op *o, struct res *r, const struct m_file *f)
 		return do_duplex(o, r);
 	case OP_FILL:
 		return do_fill(o, r);
+	case OP_URGENT:
+		return do_urgent(o, r);
 	case OP_SHUTDOWN:
 		return shutdown(fd_of(o), o->arg[1]);
 	case OP_CLOSE:

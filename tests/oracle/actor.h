@@ -60,6 +60,7 @@ long do_warm(const struct op *o, struct res *r);
 long do_bulk(const struct op *o, struct res *r);
 long do_duplex(const struct op *o, struct res *r);
 long do_fill(const struct op *o, struct res *r);
+long do_urgent(const struct op *o, struct res *r);
 /* actor_wait.c */
 long do_poll(const struct op *o, struct res *r);
 long do_select(const struct op *o, struct res *r);

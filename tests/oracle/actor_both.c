@@ -3,8 +3,10 @@
 #include "actor.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -157,6 +159,72 @@ long do_duplex(const struct op *o, struct res *r)
 	res_extra(r, (int64_t)tx);
 	res_extra(r, (int64_t)rx);
 	return kt < 0 || kr < 0 ? -1 : 0;
+}
+
+/* As many bytes as there are before the mark, or behind it: a read ends at it, whatever it asks for. */
+static uint64_t take_up_to(int conn, int end, int fd, uint64_t n, size_t ask, struct res *r)
+{
+	uint64_t left = n, until = now_us() + PATIENCE_MS * 1000;
+	long got;
+	int k;
+
+	while (left && now_us() < until) {
+		k = take(conn, end, fd, ask, ask, MSG_DONTWAIT, &got, r);
+		if (k < 0)
+			break;
+		if (k && (uint64_t)got > left)
+			return n + 1;
+		left -= k ? (uint64_t)got : 0;
+		if (!k)
+			wait_for(fd, POLLIN, 10);
+	}
+	return n - left;
+}
+
+/* Bytes, an urgent one, bytes; it is looked at (0), got apart from the others (1), or left out (2). */
+long do_urgent(const struct op *o, struct res *r)
+{
+	int conn = o->arg[0], end = 0, fd = conn_fd(conn, &end), mark = -1, in_line = 0, k;
+	_Atomic int32_t *phase = &a.sh->warm_round;
+	uint64_t before = (uint64_t)o->arg[2], after = (uint64_t)o->arg[3], off;
+	socklen_t len = sizeof(in_line);
+	unsigned char byte = 0;
+	long n;
+
+	if (end == o->arg[1]) {
+		for (k = 1; before && k >= 0; before -= k > 0 ? (uint64_t)n : 0)
+			k = put(conn, end, fd, before, before, 0, &n);
+		if (k >= 0)
+			k = put(conn, end, fd, 1, 1, MSG_OOB, &n);
+		for (; after && k > 0; after -= k > 0 ? (uint64_t)n : 0)
+			k = put(conn, end, fd, after, after, 0, &n);
+		raise_signal(phase, 1);
+		return k;
+	}
+	if (await_signal(phase, 1))
+		return -2;
+	res_extra(r, wait_for(fd, POLLPRI, PATIENCE_MS));
+	getsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &in_line, &len);
+	res_extra(r, ioctl(fd, SIOCATMARK, &mark) ? -errno : mark);
+	res_extra(r, (int64_t)take_up_to(conn, end, fd, before, before + after, r));
+	res_extra(r, ioctl(fd, SIOCATMARK, &mark) ? -errno : mark);
+	off = atomic_load(&a.sh->rcvd[conn][end]);
+	if (o->arg[4] < 2) {
+		n = recv(fd, &byte, 1, MSG_OOB | (o->arg[4] ? 0 : MSG_PEEK));
+		if (n > 0 && byte != *(const unsigned char *)pattern_at(conn, !end, off))
+			r->bad = 1;
+		res_extra(r, n < 0 ? -errno : n);
+	}
+	/* not in line it is no part of what is read */
+	if (in_line)
+		after++;
+	else
+		atomic_fetch_add(&a.sh->rcvd[conn][end], 1);
+	res_extra(r, (int64_t)take_up_to(conn, end, fd, after, after, r));
+	res_extra(r, ioctl(fd, SIOCATMARK, &mark) ? -errno : mark);
+	res_extra(r, recv(fd, &byte, 1, MSG_OOB) < 0 ? -errno : 1);
+	res_extra(r, wait_for(fd, POLLPRI, 0));
+	return 0;
 }
 
 /* Until nothing more goes in; then all of it is read. */

@@ -319,7 +319,11 @@ static void gen_both(struct gen *g)
 		emit(g, OP(DUPLEX, BOTH, c, n, 100 + (int)rnd(g, 90000), 100 + (int)rnd(g, 90000)));
 		break;
 	default:
-		if (chance(g, 20))
+		/* it goes to TCP, and stays there */
+		if (chance(g, 40))
+			emit(g, OP(URGENT, BOTH, c, (int)rnd(g, 2), chance(g, 30) ? 0 : (int)rnd(g, 1u << rnd(g, 15)),
+				   1 + (int)rnd(g, 1u << rnd(g, 13)), (int)rnd(g, 3)));
+		else if (chance(g, 20))
 			emit(g, OP(FILL, BOTH, c, (int)rnd(g, 2), 1000 + (int)rnd(g, 300000)));
 		break;
 	}
@@ -366,7 +370,11 @@ static void gen_blocked(struct gen *g)
 	for (i = 0; i < 20 && g->m.thread[s][t] != THREAD_DONE && g->m.thread[s][t] != THREAD_WOKEN; i++) {
 		switch (rnd(g, 8)) {
 		case 0:
-			emit(g, OP(SIGNAL, s, t, (int)rnd(g, 2)));
+			if (o.kind == OP_EPWAIT && chance(g, 50))
+				emit(g, OP(EPCTL, s, o.arg[0], (int)rnd(g, 3), chance(g, 70) ? w : slot(g, s),
+					   epoll_events(g) & ~(int)EPOLLEXCLUSIVE));
+			else
+				emit(g, OP(SIGNAL, s, t, (int)rnd(g, 2)));
 			break;
 		case 1:
 			emit(g, OP(SHUTDOWN, chance(g, 50) ? s : peer, chance(g, 50) ? w : pw, (int)rnd(g, 3)));

@@ -356,6 +356,9 @@ static int step(struct model *m, const struct op *o)
 		return both_ready(m, o->arg[0]) && o->arg[1] >= 0 && o->arg[2] > 0 && o->arg[3] > 0;
 	case OP_FILL:
 		return both_ready(m, o->arg[0]);
+	case OP_URGENT:
+		return both_ready(m, o->arg[0]) && o->arg[2] >= 0 && o->arg[3] > 0 &&
+		       o->arg[2] + o->arg[3] < SAFE;
 	case OP_SEND:
 		return step_send(m, o);
 	case OP_RECV:

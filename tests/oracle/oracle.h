@@ -45,6 +45,7 @@ enum side { A, B, CHILD_A, CHILD_B, SIDES, BOTH = SIDES };
 	X(BULK, "bulk", "conn:d from:d n:d tx:d rx:d") \
 	X(DUPLEX, "duplex", "conn:d n:d tx:d rx:d") \
 	X(FILL, "fill", "conn:d from:d chunk:d") \
+	X(URGENT, "urgent", "conn:d from:d before:d after:d get:d") \
 	X(SHUTDOWN, "shutdown", "slot:d how:d") \
 	X(CLOSE, "close", "slot:d") \
 	X(DUP, "dup", "slot:d call:d to:d") \

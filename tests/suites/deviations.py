@@ -12,6 +12,17 @@ KNOWN = {
     ("redis", "BRPOPLPUSH does not affect WATCH while still blocked"): ORDER,
 }
 
+# Left out of both runs: what they leave behind fails what comes after them.
+LEFT_OUT = {
+    # a script that runs for ever is to be there before the ping of another connection, 200 ms later, is; the server
+    # looks at its connections every 200 ms at that time
+    ("redis", "Busy script during async loading"): ORDER,
+}
+
+
+def left_out(suite):
+    return [test for s, test in LEFT_OUT if s == suite]
+
 
 def is_known(suite, test):
     return (suite, test) in KNOWN
