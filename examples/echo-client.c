@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Sends one text and prints what comes back: echo-client NAME TEXT [DEVICE]. */
+#include <err.h>
 #include <stdio.h>
 #include <string.h>
 #include <xrdma.h>
@@ -18,9 +19,8 @@ static void message(struct xrdma_channel *ch, const struct xrdma_msg *msg, void 
 
 static void closed(struct xrdma_channel *ch, int error, void *text)
 {
-	(void)ch;
-	fprintf(stderr, "echo-client: %s\n", strerror(-error));
-	*(char *)text = 0;
+	(void)ch, (void)text;
+	errx(1, "%s", strerror(-error));
 }
 
 int main(int argc, char **argv)

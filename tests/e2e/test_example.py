@@ -44,7 +44,7 @@ def test_echo():
         server.kill()
         server.wait()
     r = echo(name, "hello")
-    assert r.stdout == b"" and b"echo-client:" in r.stderr
+    assert (r.returncode, r.stdout) == (1, b"") and b"echo-client: Connection refused" in r.stderr
 
 
 def compiled(source, to):

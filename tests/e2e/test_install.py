@@ -69,4 +69,4 @@ def the_compiler_finds_it(root, tmp_path):
                    check=True, timeout=60)
     p = subprocess.run([tmp_path / "client", "nobody.%d" % os.getpid(), "text"], text=True, capture_output=True,
                        env={**os.environ, "LD_LIBRARY_PATH": root + "/lib"}, timeout=20, check=False)
-    assert p.stderr.startswith("echo-client: "), p
+    assert (p.returncode, p.stderr) == (1, "client: Connection refused\n"), p
