@@ -617,6 +617,49 @@ def test_a_child_changes_its_parent_s_registration(pair, what, when):
     pair.turns(5, 100)
 
 
+@pytest.mark.parametrize("what", ["mod", "del"])
+@pytest.mark.parametrize("flags", [0, EV_ET])
+def test_the_parent_changes_what_a_child_registered(live, what, flags):
+    """A connection of both, in a set of both, put there by the child after the fork."""
+    sh, s, ep = live.server, live.s, Set(live.server)
+    child = sh.fork()
+    assert child("epoll_ctl", ep.fd, ADD, s.fd, EV_IN | flags, 5).ret == 0
+    live.c.sendall(3)
+    arrived(s, 3)
+    assert ep.wait(2000) == [(5, EV_IN)]
+    assert ep.ctl(ADD, s.fd, EV_IN, 1).err == "EEXIST"
+    if what == "mod":
+        assert ep.ctl(MOD, s.fd, EV_OUT, 6).ret == 0
+        assert ep.wait(2000) == [(6, EV_OUT)] == ep.wait()
+    else:
+        assert ep.ctl(DEL, s.fd).ret == 0
+        assert ep.wait() == [] and ep.ctl(DEL, s.fd).err == "ENOENT"
+    child.end()
+    assert s.recv(3).ret == 3
+    live.turns(5, 100)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_child_registers_a_connection_of_its_own(live, when):
+    """In its parent's set: both are told of it, as by the kernel, which then carries it."""
+    ep = Set(live.server)
+    child = live.server.fork()
+    c, s = live.connect(server=child)
+    if when == "after":
+        live.upgrade(c, s)
+    assert child("epoll_ctl", ep.fd, ADD, s.fd, EV_IN, 5).ret == 0
+    if when == "before":
+        live.turns(30, 100, c, s)
+    for n in (3, 30, 3000):
+        c.sendall(n)
+        assert parse(child("epoll_wait", ep.fd, 8, 2000)) == [(5, EV_IN)]
+        assert ep.wait(2000) == [(5, EV_IN)]
+        assert s.recv(n, WAITALL).ret == n
+        assert parse(child("epoll_wait", ep.fd, 8, 0)) == []
+    child.end()
+    assert ep.wait() == []
+
+
 def test_a_child_changes_one_of_two_registrations(live):
     """The other file, which the child leaves alone, goes on as it was."""
     mine, shared = Set(live.server), Set(live.server)
