@@ -213,6 +213,9 @@ static int frame_missing(struct xr_flow *f, int fd)
 	f->far->rx_due = 0;
 	if ((ev & POLLERR) || f->rx_shut || !xr_load_relaxed(&f->rx.got) || (xr_load_relaxed(&f->rx_dead) & POLLERR))
 		return 0;
+	/* a connection ends by one error */
+	if (xr_load_relaxed(&f->far->tx_told))
+		return 0;
 	/* its sender is gone, and with it what was to follow */
 	xr_store_relaxed(&f->reason, XR_REASON_PEER_DIED);
 	xr_stats_reason(XR_REASON_PEER_DIED);

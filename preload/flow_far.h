@@ -52,6 +52,7 @@ struct xr_flow_far {
 	uint8_t rx_closed;	/* it said CLOSE */
 	_Atomic uint8_t answer;	/* its frame has come: this end is to leave as well */
 	_Atomic uint8_t lost;	/* what the module said was heeded */
+	_Atomic uint8_t tx_told;	/* a send has given the program the error that the peer's end is */
 	uint32_t rx_consumed;	/* CLOSE: what it had read */
 	uint64_t rx_part;	/* ns: since when a piece of what may be a frame is there */
 	uint64_t from;		/* ns: when it left the fabric, or first looked for it; tx_lock */

@@ -321,8 +321,11 @@ static ssize_t tx_some(struct xr_flow *f, int fd, const struct iovec *iov, int c
 	}
 }
 
-static ssize_t tx_error(ssize_t err, int flags)
+static ssize_t tx_error(struct xr_flow *f, ssize_t err, int flags)
 {
+	/* EPIPE may be that of its own shutdown; relaxed: a read that comes at the same time may be first */
+	if (f->far && (err == -ECONNRESET || (err == -EPIPE && !f->tx_shut)))
+		xr_store_relaxed(&f->far->tx_told, 1);
 	if (err == -EPIPE && !(flags & MSG_NOSIGNAL))
 		xr_sys3(SYS_tgkill, xr_getpid(), xr_gettid(), SIGPIPE);
 	return err;
@@ -367,7 +370,7 @@ static inline ssize_t send_held(struct xr_flow *f, int fd, const struct iovec *i
 	for (i = 0; i < cnt; i++)
 		len += iov[i].iov_len;
 	if (xr_unlikely(!len))
-		return tx_error(send_none(f, fd), flags);
+		return tx_error(f, send_none(f, fd), flags);
 	for (;;) {
 		uint32_t waiter, from;
 		ssize_t n;
@@ -401,7 +404,7 @@ static inline ssize_t send_held(struct xr_flow *f, int fd, const struct iovec *i
 			if (xr_unlikely(f->tx_state != from))
 				continue;
 		} else if (n != TX_NONE) {
-			return done ? (ssize_t)done : tx_error(n, flags);
+			return done ? (ssize_t)done : tx_error(f, n, flags);
 		}
 		if (nonblock) {
 			/* as SOCK_NOSPACE: space that comes from now on is an edge */

@@ -14,11 +14,11 @@ def test_mosquitto(env, tmp_path, qos):
     n, clients = 300, 12
 
     def make(port):
-        (tmp_path / "conf").write_text("listener %d 127.0.0.1\nallow_anonymous true\nuser root\nmax_queued_messages 0\n"
-                                       "log_dest stderr\nlog_type all\n" % port)
+        (tmp_path / "conf").write_text("listener %d %s\nallow_anonymous true\nuser root\nmax_queued_messages 0\n"
+                                       "log_dest stderr\nlog_type all\n" % (port, env.address))
         return [broker, "-c", tmp_path / "conf"]
     p, port = app.serve(env, make)
-    at = ["-h", "127.0.0.1", "-p", port, "-t", "a/topic", "-q", qos]
+    at = ["-h", env.address, "-p", port, "-t", "a/topic", "-q", qos]
     subs = [env.start("client", [sub, *at, "-C", n]) for _ in range(clients)]
     harness.until(lambda: p.stderr().count("Sending SUBACK") >= clients, 20, "all have subscribed")
     lines = b"".join(b"%d %s\n" % (i, app.sha(b"%d" % i).encode() * (1 + i % 40)) for i in range(n))

@@ -62,3 +62,20 @@ def test_device_deleted(env, two):
         assert all(f["carrier"] == "tcp" for f in live.carriers().values())
     finally:
         two[0].add_device()
+
+
+def test_a_killed_peer_is_told_of_once(env):
+    """Whoever was writing to it has the error from the socket: a read has none to add."""
+    for _ in range(6):
+        live = shell.Pair(env).upgrade()
+        me = live.c
+        me.fill()
+        w = me.send_bg(1 << 20)
+        me.sh.asleep()
+        live.server.proc.reap()
+        got = [w.result(5)] + [me.send(1) for _ in range(6)] + [me.recv(100) for _ in range(2)]
+        errors = [r.err for r in got]
+        assert errors[5:] == ["EPIPE", "EPIPE", None, None], errors
+        # EPIPE where its end had come first; what follows the error is that, too
+        assert errors.count("ECONNRESET") <= 1 and errors.index("ECONNRESET" if "ECONNRESET" in errors else "EPIPE") < 2, errors
+        assert "ECONNRESET" not in errors[1:] or errors[0] is None, errors
