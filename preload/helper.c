@@ -367,7 +367,9 @@ int xr_helper_link(struct xr_shm_link **out)
 	if (xr_load_acquire(&helper_state) == HELPER_DEAD)
 		return -ENODEV;
 	/* to start a thread takes memory, from an allocator that a handler may have come upon */
-	if (xr_signal_inside() || xr_vfork_depth || xr_trylock(&helper_lock))
+	if (xr_signal_inside())
+		return -EDEADLK;
+	if (xr_vfork_depth || xr_trylock(&helper_lock))
 		return -EAGAIN;
 	if (xr_load_relaxed(&helper_state) == HELPER_NONE)
 		r = helper_start();

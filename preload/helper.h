@@ -14,7 +14,7 @@ void xr_helper_init(void);
 
 /*
  * A link between this process and the module, with a reference; starts the helper when there is none.  0;
- * -EAGAIN: not now (below a signal handler, or another thread is at it); -ENODEV: there is no module, or
+ * -EAGAIN: not now (another thread is at it); -EDEADLK: not below a signal handler; -ENODEV: there is no module, or
  * it came to an end; else what was missing.
  */
 int xr_helper_link(struct xr_shm_link **l);

@@ -11,6 +11,8 @@
 #include "mem.h"
 #include "upgrade.h"
 
+#define FAR_HANDLER_MS	50u	/* after an attempt within a signal handler */
+
 int xr_up_far_begin(struct xr_upgrade *u)
 {
 	struct xr_bridge_cmd cmd = { .type = XR_BRIDGE_BEGIN, .id = u->nonce, .tuple = u->tuple,
@@ -21,6 +23,12 @@ int xr_up_far_begin(struct xr_upgrade *u)
 	if (!r) {
 		cmd.link = u->link->id;
 		r = xr_helper_send(&cmd);
+	}
+	if (r == -EDEADLK) {
+		/* a handler is over soon, unless it has forked a child that lives in it */
+		u->why = XR_REASON_LIMIT_THREADS;
+		u->again_ms = FAR_HANDLER_MS;
+		return -ECANCELED;
 	}
 	if (r != -ENODEV)
 		return r;

@@ -183,3 +183,36 @@ def test_a_killed_peer(far):
     harness.until(lambda: live.c.poll(shell.EV_IN, 0), 5, "the end")
     assert live.c.recv(100).err == "ECONNRESET"
     assert live.c.recv(100).ret == 0
+
+
+IN_A_HANDLER = """
+import ctypes, os, socket
+l = socket.create_server(("127.0.0.1", 0))
+print(l.getsockname()[1], flush=True)
+c = l.accept()[0]
+def serve(_):
+    if not os.fork():
+        while d := c.recv(1000):
+            c.sendall(d)
+        os._exit(0)
+handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(serve)
+ctypes.CDLL(None).signal(10, handler)
+os.kill(os.getpid(), 10)
+c.close()
+os.wait()
+"""
+
+
+def test_a_child_that_lives_in_a_handler(far):
+    """It gets no thread, as the handler may have come upon malloc. It says so, and does not try with each turn."""
+    server = far.start("server", ["/usr/bin/python3", "-c", IN_A_HANDLER])
+    sh = shell.Shell(far, "client")
+    fd = sh.ok("socket", socket.AF_INET, socket.SOCK_STREAM, 0)
+    sh.ok("connect", fd, "127.0.0.1", int(server.line()))
+    me = shell.End(sh, fd, 7, 7)     # an echo
+    for _ in range(300):
+        me.sendall(100)
+        assert me.recv(100, shell.WAITALL).ret == 100
+    theirs = [f for f in far.flows() if f["pid"] not in (sh.proc.pid, server.pid)]
+    assert [(f["carrier"], f["reason"]) for f in theirs] == [("tcp", "limit-threads")], theirs
+    assert theirs[0]["upgrade_attempts"] < 30, theirs
