@@ -315,6 +315,14 @@ static void look_at_socket(struct xr_flow *f, int fd)
 	xr_unlock(&f->rx_lock);
 }
 
+/* Why it leaves the fabric: what the peer says when this end has begun to is an answer, and changes nothing. */
+static enum xr_reason far_why(const struct xr_flow *f, enum xr_reason why)
+{
+	uint16_t mine = xr_load_relaxed(&f->reason);
+
+	return f->tx.frozen && mine != XR_REASON_NONE ? (enum xr_reason)mine : why;
+}
+
 /* The channel is gone, or the peer wants to be told: back to TCP. */
 static void far_lost(struct xr_flow *f, int fd, uint32_t said)
 {
@@ -345,7 +353,7 @@ static void far_lost(struct xr_flow *f, int fd, uint32_t said)
 	}
 	/* with nothing to send the frame can wait: to a socket that is closed by now it would do harm */
 	xr_store_relaxed(&far->tx_lazy, (said & XR_DIR_LOST) && !owed);
-	xr_flow_retreat(f, fd, said & XR_DIR_LOST ? XR_REASON_FABRIC_LOST : XR_REASON_RETREAT_REQUESTED, 0);
+	xr_flow_retreat(f, fd, far_why(f, said & XR_DIR_LOST ? XR_REASON_FABRIC_LOST : XR_REASON_RETREAT_REQUESTED), 0);
 }
 
 void xr_far_look(struct xr_flow *f, int fd)
@@ -364,7 +372,7 @@ void xr_far_look(struct xr_flow *f, int fd)
 	if (xr_unlikely(xr_load_acquire(&far->answer))) {
 		xr_store_relaxed(&far->answer, 0);
 		xr_store_relaxed(&far->tx_lazy, 0);
-		xr_flow_retreat(f, fd, far->rx_closed ? XR_REASON_CLOSED : XR_REASON_RETREAT_REQUESTED, 0);
+		xr_flow_retreat(f, fd, far_why(f, far->rx_closed ? XR_REASON_CLOSED : XR_REASON_RETREAT_REQUESTED), 0);
 	}
 }
 
