@@ -8,6 +8,7 @@ ORDER = ("the client acts on a second connection without waiting for an answer o
 KNOWN = {
     # (suite, test): reason
     ("redis", "SPUBLISH/SSUBSCRIBE after UNSUBSCRIBE without arguments"): ORDER,
+    ("redis", "Shutting down master waits for replica then fails"): ORDER,
     ("redis", "Shutting down master waits for replica then aborted"): ORDER,
     ("redis", "BRPOPLPUSH does not affect WATCH while still blocked"): ORDER,
 }
