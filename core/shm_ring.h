@@ -251,6 +251,7 @@ struct xr_shm_rx {
 	uint8_t final;			/* nothing behind a seal is read: the program has shut it */
 	uint8_t replayed;		/* frozen by the sender: the rest is read here all the same ... */
 	uint8_t lied;			/* the sender changed the position, or wrote nonsense: nothing more is read */
+	_Atomic uint8_t sealing;	/* `consumed` may say a seal, up to [end): of a process that was killed at it */
 	uint64_t late;			/* ... and so many bytes of it come once more, on the socket */
 	uint64_t traced_ns;		/* when it was seen */
 };

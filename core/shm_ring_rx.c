@@ -99,6 +99,7 @@ static int rx_behind_seal(const struct xr_shm_rx *rx, uint32_t seq, uint32_t byt
  */
 static void rx_unseal(struct xr_shm_rx *rx)
 {
+	xr_store_relaxed(&rx->frozen, 1);	/* where its sealer did not get to it */
 	/* acquire: as in xr_shm_rx_is_frozen */
 	if (rx->final || !rx_behind_seal(rx, rx->seq, rx->byte) ||
 	    !(xr_load_acquire(&rx->dir->consumed) & XR_REPLAYING))
@@ -114,7 +115,7 @@ static int rx_next(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte, struct x
 {
 	int r;
 
-	if (xr_likely(!rx->frozen))
+	if (xr_likely(!rx->frozen) && xr_likely(!rx->sealed))
 		return rx_look(rx, seq, byte, v);
 	if (xr_unlikely(rx->lied))
 		return -EPROTO;
@@ -158,6 +159,138 @@ void xr_shm_rx_take(struct xr_shm_rx *rx, const struct xr_view *v, size_t n)
 	}
 }
 
+/* The end of what is published now, from a position on. */
+static void rx_walk(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte)
+{
+	struct xr_view v;
+	int r;
+
+	/* bounded by the ring: a slot further on would carry a number it cannot have yet */
+	while ((r = rx_look(rx, seq, byte, &v)) == 1) {
+		*byte += v.len;
+		if (!(v.flags & XR_SLOT_OPEN)) {
+			*seq += 1;
+			*byte = 0;
+		}
+	}
+	/* nobody comes there any more: what follows would seem to be the next of the stream */
+	if (xr_unlikely(r < 0))
+		rx->lied = 1;
+}
+
+#define RX_SEAL_TRIES	64
+
+/* Who is killed between two of these has left a seal, and rx_unseal() makes up for it. */
+static void rx_is_sealed(struct xr_shm_rx *rx)
+{
+	xr_store_relaxed(&rx->sealed, 1);
+	/* release, both: in this order */
+	xr_store_release(&rx->frozen, 1);
+	xr_store_release(&rx->sealing, 0);
+}
+
+static void rx_is_frozen_by(struct xr_shm_rx *rx, uint64_t word);
+
+/*
+ * The shared word goes from `old` to the end of what is published, until there is no more of it; i: how often it has.
+ * A process of the family may be killed at any step: what the word may say then is between the two positions that
+ * `old` and [end) have, and `sealing` is set.
+ */
+static int rx_seal_from(struct xr_shm_rx *rx, uint64_t old, uint32_t i)
+{
+	uint32_t seq = i ? XR_CONSUMED_SEQ(old) : rx->seq, byte = i ? XR_CONSUMED_BYTE(old) : rx->byte;
+	uint64_t want, seen;
+
+	for (; i < RX_SEAL_TRIES; i++) {
+		if (i) {
+			rx->arm_gen++;
+			xr_store_relaxed(&rx->dir->arm, ((uint64_t)rx->arm_gen << 32) | XR_ARM_FROZEN);
+			/*
+			 * Pairs with the fence in xr_shm_tx_armed: a publication that is not seen by the
+			 * next walk is followed by a look at the hint, and the sender replays it.
+			 */
+			xr_fence_store_load();
+		}
+		rx_walk(rx, &seq, &byte);
+		want = XR_CONSUMED(seq, byte) | XR_FROZEN;
+		if (i && want == old)
+			break;
+		rx->end_seq = seq;
+		rx->end_byte = byte;
+		/* release: the end is there before it may be needed; the exchange comes behind it as well */
+		xr_store_release(&rx->sealing, 1);
+		seen = old;
+		if (!xr_cas(&rx->dir->consumed, &seen, want)) {
+			if (!i) {
+				xr_store_relaxed(&rx->sealing, 0);
+				rx_is_frozen_by(rx, seen);
+				return -ESTALE;
+			}
+			/* the sender took notice: it replays from where the last round left it */
+			rx->lied |= seen != (old | XR_REPLAYING);
+			rx->end_seq = XR_CONSUMED_SEQ(old);
+			rx->end_byte = XR_CONSUMED_BYTE(old);
+			break;
+		}
+		old = want;
+	}
+	rx_is_sealed(rx);
+	return 0;
+}
+
+static int rx_before(uint32_t seq, uint32_t byte, uint32_t seq2, uint32_t byte2)
+{
+	return (int32_t)(seq - seq2) < 0 || (seq == seq2 && byte < byte2);
+}
+
+/* Payload from a position on that was taken. */
+static uint64_t rx_taken_from(struct xr_shm_rx *rx, uint32_t seq, uint32_t byte)
+{
+	uint64_t sum = 0;
+	struct xr_view v;
+
+	while (rx_before(seq, byte, rx->seq, rx->byte) && rx_look(rx, &seq, &byte, &v) == 1) {
+		if (seq == rx->seq && v.len > rx->byte - byte)
+			v.len = rx->byte - byte;
+		sum += v.len;
+		byte += v.len;
+		if (seq != rx->seq && !(v.flags & XR_SLOT_OPEN)) {
+			seq++;
+			byte = 0;
+		}
+	}
+	return sum;
+}
+
+/* 1: the word is what one has left who was killed while he sealed this direction; it is sealed now. */
+static int rx_seal_left(struct xr_shm_rx *rx, uint64_t word)
+{
+	uint32_t seq = XR_CONSUMED_SEQ(word), byte = XR_CONSUMED_BYTE(word);
+
+	if (xr_likely(!xr_load_relaxed(&rx->sealing)) || !(word & XR_FROZEN))
+		return 0;
+	if (rx_before(seq, byte, XR_CONSUMED_SEQ(rx->committed), XR_CONSUMED_BYTE(rx->committed)) ||
+	    rx_before(rx->end_seq, rx->end_byte, seq, byte))
+		return 0;
+	rx->end_seq = seq;
+	rx->end_byte = byte;
+	if (!(word & XR_REPLAYING)) {
+		rx_seal_from(rx, word, 1);
+	} else {
+		/* the sender has taken notice, and goes on from there */
+		rx_is_sealed(rx);
+	}
+	if (rx_before(rx->end_seq, rx->end_byte, rx->seq, rx->byte)) {
+		/* this end has read on before it found the seal: as in rx_unseal, and what is behind it comes again */
+		rx->late += rx_taken_from(rx, rx->end_seq, rx->end_byte);
+		xr_count(&rx->got, rx->pending);
+		rx->pending = 0;
+		xr_store_relaxed(&rx->sealed, 0);
+		rx->replayed = 1;
+	}
+	return 1;
+}
+
 /*
  * Frozen by neither end's doing that the flow knows of: for a reader without hooks, or the word of a peer that
  * scribbles.  Nothing more comes from here.
@@ -174,6 +307,8 @@ static void rx_not_ours(struct xr_shm_rx *rx, uint64_t word)
 /* The shared word is not what this end wrote last: the sender froze it, and goes on with what it says there. */
 static void rx_is_frozen_by(struct xr_shm_rx *rx, uint64_t word)
 {
+	if (rx_seal_left(rx, word))
+		return;
 	xr_store_relaxed(&rx->frozen, 1);
 	rx->replayed = word == (rx->committed | XR_FROZEN | XR_REPLAYING);
 	if (!rx->replayed)
@@ -206,7 +341,7 @@ int xr_shm_rx_commit(struct xr_shm_rx *rx)
 		return 0;
 	}
 	rx_is_frozen_by(rx, old);
-	return rx->replayed ? xr_shm_rx_commit(rx) : -ESTALE;
+	return rx->replayed || rx->sealed ? xr_shm_rx_commit(rx) : -ESTALE;
 }
 
 int xr_shm_rx_wants_notice(struct xr_shm_rx *rx, uint32_t *waiter)
@@ -256,68 +391,28 @@ void xr_shm_rx_ready(struct xr_shm_rx *rx)
 	xr_store_release(&rx->dir->ready, 1);
 }
 
-/* The end of what is published now, from a position on. */
-static void rx_walk(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte)
-{
-	struct xr_view v;
-	int r;
-
-	/* bounded by the ring: a slot further on would carry a number it cannot have yet */
-	while ((r = rx_look(rx, seq, byte, &v)) == 1) {
-		*byte += v.len;
-		if (!(v.flags & XR_SLOT_OPEN)) {
-			*seq += 1;
-			*byte = 0;
-		}
-	}
-	/* nobody comes there any more: what follows would seem to be the next of the stream */
-	if (xr_unlikely(r < 0))
-		rx->lied = 1;
-}
-
-#define RX_SEAL_TRIES	64
-
 int xr_shm_rx_seal(struct xr_shm_rx *rx)
 {
-	uint64_t old = rx->committed, want;
-	uint32_t seq = rx->seq, byte = rx->byte, i;
+	uint64_t word;
 
+	if (!rx->frozen && xr_load_relaxed(&rx->sealing)) {
+		/* acquire: as in xr_shm_rx_is_frozen */
+		word = xr_load_acquire(&rx->dir->consumed);
+		if (word & XR_FROZEN)
+			rx_is_frozen_by(rx, word);
+	}
 	if (rx->frozen)
 		return rx->sealed ? 0 : -ESTALE;
-	for (i = 0; i < RX_SEAL_TRIES; i++) {
-		rx_walk(rx, &seq, &byte);
-		want = XR_CONSUMED(seq, byte) | XR_FROZEN;
-		if (i && want == old)
-			break;
-		if (!xr_cas(&rx->dir->consumed, &old, want)) {
-			if (!i) {
-				rx_is_frozen_by(rx, old);
-				return -ESTALE;
-			}
-			/* the sender took notice: it replays from where the last round left it */
-			rx->lied |= old != (XR_CONSUMED(rx->end_seq, rx->end_byte) | XR_FROZEN | XR_REPLAYING);
-			break;
-		}
-		rx->end_seq = seq;
-		rx->end_byte = byte;
-		old = want;
-		rx->arm_gen++;
-		xr_store_relaxed(&rx->dir->arm, ((uint64_t)rx->arm_gen << 32) | XR_ARM_FROZEN);
-		/*
-		 * Pairs with the fence in xr_shm_tx_armed: a publication that is not seen by the
-		 * next walk is followed by a look at the hint, and the sender replays it.
-		 */
-		xr_fence_store_load();
-	}
-	xr_store_relaxed(&rx->frozen, 1);
-	xr_store_relaxed(&rx->sealed, 1);
-	return 0;
+	xr_store_relaxed(&rx->sealing, 0);
+	return rx_seal_from(rx, rx->committed, 0);
 }
 
 int xr_shm_rx_freeze(struct xr_shm_rx *rx)
 {
 	uint64_t word;
 
+	if (!rx->sealed)
+		xr_shm_rx_is_frozen(rx);
 	if (rx->sealed) {
 		/* the seal is ours to move back as long as the sender has not taken notice */
 		uint64_t old = XR_CONSUMED(rx->end_seq, rx->end_byte) | XR_FROZEN;
@@ -327,10 +422,11 @@ int xr_shm_rx_freeze(struct xr_shm_rx *rx)
 			rx->lied |= old != (XR_CONSUMED(rx->end_seq, rx->end_byte) | XR_FROZEN | XR_REPLAYING);
 			return -ESTALE;
 		}
-		xr_store_relaxed(&rx->sealed, 0);
+		xr_store_relaxed(&rx->frozen, 1);
+		/* release: never neither of them */
+		xr_store_release(&rx->sealed, 0);
 		return 0;
 	}
-	xr_shm_rx_is_frozen(rx);
 	if (rx->replayed) {
 		/* the sender does the same; the socket is to be read from behind what is late */
 		rx->pending = 0;
@@ -362,6 +458,8 @@ int xr_shm_rx_is_frozen(struct xr_shm_rx *rx)
 		if (xr_likely(!(c & XR_FROZEN)))
 			return 0;
 		rx_is_frozen_by(rx, c);
+		if (xr_unlikely(rx->sealed))
+			return xr_shm_rx_is_frozen(rx);
 	}
 	/* whoever peeks is told */
 	if (xr_unlikely(rx->lied))

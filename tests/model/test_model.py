@@ -29,7 +29,7 @@ MUTANTS = {
     "no barrier between a publication and the look for a sleeper": (
         "core/shm_ring.c", "look for a sleeper */\n\txr_fence_store_load();\n", "look for a sleeper */\n", ["tso-sleep"]),
     "no barrier between a seal and the next look at the ring": (
-        "core/shm_ring_rx.c", "\t\t */\n\t\txr_fence_store_load();\n", "\t\t */\n", ["tso-sleep-sealed"]),
+        "core/shm_ring_rx.c", "\t\t\t */\n\t\t\txr_fence_store_load();\n", "\t\t\t */\n", ["tso-sleep-sealed"]),
     "START before READY": (
         "preload/upgrade.c", "u->state == XR_UP_READY && xr_load_acquire(&f->tx.dir->ready)",
         "u->state == XR_UP_READY", ["sleep-upgrade", "upgrade-back", "upgrade"]),
