@@ -168,6 +168,18 @@ static void frame_heed(struct xr_flow *f, const struct xr_frame *m)
 		xr_store_release(&far->answer, 1);
 }
 
+/* 1: the n bytes of it are all that ever comes: its sender died at it. */
+static int frame_cut(struct xr_flow *f, int fd, ssize_t n)
+{
+	struct xr_frame m;
+
+	/* bytes that are no frame end as a stream may; own SHUT_RD shows as RDHUP, too */
+	if ((n < (ssize_t)sizeof(m.nonce) && !xr_load_relaxed(&f->rx.got)) || f->rx_shut)
+		return 0;
+	/* what came before the FIN is there when that shows */
+	return xr_ksock_poll(fd, POLLRDHUP) & (POLLERR | POLLRDHUP) && frame_here(fd, &m) == n;
+}
+
 static void frame_drop(struct xr_flow *f, int fd)
 {
 	ssize_t r = xr_sys6(SYS_recvfrom, fd, NULL, XR_FRAME_LEN, MSG_TRUNC | MSG_DONTWAIT, NULL, NULL);
@@ -223,6 +235,15 @@ static int frame_missing(struct xr_flow *f, int fd)
 	return -ENODATA;
 }
 
+/* Not what a peer can mean.  Who looks may have nobody to tell: the socket says it to whoever reads next. */
+static int frame_lies(struct xr_flow *f, int fd)
+{
+	xr_flow_liar(f, fd);
+	f->far->rx_due = 0;
+	f->rx.late = 0;
+	return 0;
+}
+
 int xr_far_rx_take(struct xr_flow *f, int fd)
 {
 	struct xr_flow_far *far = f->far;
@@ -242,16 +263,19 @@ int xr_far_rx_take(struct xr_flow *f, int fd)
 		return frame_missing(f, fd);
 	switch (frame_look(f, &m, (size_t)n)) {
 	case FRAME_PART:
-		return -EAGAIN;
+		if (!frame_cut(f, fd, n))
+			return -EAGAIN;
+		frame_drop(f, fd);
+		return frame_missing(f, fd);
 	case FRAME_RAW:
 		if (xr_load_relaxed(&f->rx.got))
-			return (int)xr_rx_corrupt(f, fd);
+			return frame_lies(f, fd);
 		far->rx_due = 0;
 		return 0;
 	}
 	offset = get_be(m.offset, 8);
 	if (offset > xr_load_relaxed(&f->rx.got) || m.kind < XR_FRAME_RETREAT || m.kind > XR_FRAME_CLOSE)
-		return (int)xr_rx_corrupt(f, fd);
+		return frame_lies(f, fd);
 	frame_heed(f, &m);
 	frame_drop(f, fd);
 	far->rx_due = 0;
@@ -272,6 +296,11 @@ int xr_far_rx_event(struct xr_flow *f, int fd, uint32_t ev)
 		return !(ev & POLLERR);
 	switch (frame_look(f, &m, (size_t)n)) {
 	case FRAME_PART:
+		if (!frame_cut(f, fd, n))
+			return 1;
+		xr_shm_rx_seal(&f->rx);
+		f->far->rx_due = 1;
+		xr_store_release(&f->far->answer, 1);
 		return 1;
 	case FRAME_RAW:
 		if (xr_load_relaxed(&f->rx.got) || xr_shm_rx_readable(&f->rx)) {

@@ -5,6 +5,7 @@
  */
 #include "flow_rig.h"
 #include "core/stats.h"
+#include "preload/flow_far.h"
 
 /*
  * Before the lie: 16 bytes and 40 bytes of this end lie in slots 1 and 2, of which the peer has consumed all of
@@ -287,12 +288,228 @@ static void start_by_a_liar(void **state)
 		}
 }
 
+/* ---- frames of a peer on another host ------------------------------------------ */
+
+static const uint8_t secret[XR_BRIDGE_SECRET] = "host's half, 16.caller's half 16";
+
+/* Of 5 bytes that came over the fabric, and were read. */
+static struct xr_frame frame(uint8_t kind, uint64_t offset, uint32_t consumed)
+{
+	struct xr_frame m = { .kind = kind };
+	int i;
+
+	memcpy(m.nonce, secret + 16, sizeof(m.nonce));
+	for (i = 0; i < 8; i++)
+		m.offset[i] = (uint8_t)(offset >> (56 - 8 * i));
+	for (i = 0; i < 4; i++)
+		m.consumed[i] = (uint8_t)(consumed >> (24 - 8 * i));
+	return m;
+}
+
+static const struct wire {
+	const char *name;
+	uint8_t kind, zero, nonce;	/* nonce: xor of its last byte */
+	uint64_t offset;
+	uint32_t consumed;
+	size_t len;			/* of the frame; 0: all of it */
+	const char *then;		/* what follows */
+	enum outcome outcome;
+	const char *reads;		/* the stream from there on */
+} wires[] = {
+	{ "an honest one", XR_FRAME_RETREAT, .offset = 5, .then = "next", .outcome = RX_LEAVES, .reads = "next" },
+	{ "an honest one, with bytes that were read", XR_FRAME_RETREAT, .offset = 2, .then = "llonext",
+	  .outcome = RX_LEAVES, .reads = "next" },
+	{ "other bytes in the place of those", XR_FRAME_RETREAT, .offset = 2, .then = "XYZnext",
+	  .outcome = RX_LEAVES, .reads = "next" },
+	{ "its padding", XR_FRAME_RETREAT, .zero = 9, .offset = 5, .then = "next",
+	  .outcome = RX_LEAVES, .reads = "next" },
+	{ "an offset ahead", XR_FRAME_RETREAT, .offset = 6, .then = "next", .outcome = RESET },
+	{ "an offset far ahead", XR_FRAME_RETREAT, .offset = UINT64_MAX, .then = "next", .outcome = RESET },
+	{ "no kind", 0, .offset = 5, .then = "next", .outcome = RESET },
+	{ "a kind that there is not", XR_FRAME_CLOSE + 1, .offset = 5, .then = "next", .outcome = RESET },
+	{ "another nonce", XR_FRAME_RETREAT, .nonce = 1, .offset = 5, .then = "next", .outcome = RESET },
+	{ "bytes and no frame", XR_FRAME_RETREAT, .nonce = 1, .len = 16, .outcome = RESET },
+	{ "a close with a lie about what was read", XR_FRAME_CLOSE, .offset = 5, .consumed = UINT32_MAX,
+	  .then = "next", .outcome = RX_LEAVES, .reads = "next" },
+	{ "half of it, and silence", XR_FRAME_RETREAT, .offset = 5, .len = 20, .outcome = NOTHING },
+};
+
+static void before_frames(void)
+{
+	struct xr_bridge_answer a = { .type = XR_BRIDGE_UP };
+	char c[5];
+	struct iovec iov = { c, sizeof(c) };
+
+	flow_make();
+	memcpy(a.secret, secret, sizeof(a.secret));
+	xr_far_attach(R.f, &a);
+	flow_on_ring();
+	assert_int_equal(flow_send(16), 16);
+	far_send("hello");
+	assert_int_equal(xr_flow_recv(R.f, R.fd, &iov, 1, 0), 5);
+}
+
+static size_t wire_tell(const struct wire *w)
+{
+	struct xr_frame m = frame(w->kind, w->offset, w->consumed);
+	size_t len = w->len ? w->len : sizeof(m);
+
+	m.zero[1] = w->zero;
+	m.nonce[15] ^= w->nonce;
+	assert_int_equal(send(R.far_fd, &m, len, MSG_NOSIGNAL), len);
+	if (w->then)
+		far_write(w->then);
+	return len;
+}
+
+/* All that the program reads, by whichever way it comes. */
+static size_t read_all(char *s, size_t len)
+{
+	struct iovec iov;
+	size_t n = 0;
+	int i;
+
+	for (i = 0; i < 6; i++) {
+		ssize_t r;
+
+		iov = (struct iovec){ s + n, len - n };
+		R.f->rx_checked = 0;
+		r = xr_flow_recv(R.f, R.fd, &iov, 1, 0);
+		if (r == -EREMOTEIO)
+			r = recv(R.fd, s + n, len - n, MSG_DONTWAIT);
+		if (r > 0)
+			n += (size_t)r;
+		xr_flow_poll(R.f, R.fd);
+	}
+	return n;
+}
+
+static void every_frame_of_a_liar(void **state)
+{
+	size_t i, who;
+	int bad = 0;
+
+	(void)state;
+	for (i = 0; i < XR_ARRAY_LEN(wires); i++) {
+		const struct wire *w = &wires[i];
+		char got[64];
+		struct seen s;
+
+		for (who = READS; who <= POLLS; who++) {
+			before_frames();
+			wire_tell(w);
+			look((enum who)who, &s);
+			if ((outcome_of(&s) == RESET) != (w->outcome == RESET) ||
+			    (w->outcome == RESET && !reset_is_whole(&s))) {
+				print_error("%s, met by %s: %s, should be %s (in %zd out %zd, %d errors, %d counted, "
+					    "RST %d, poll 0x%x)\n", w->name, who_name[who],
+					    outcome_name[outcome_of(&s)], outcome_name[w->outcome], s.in, s.out,
+					    s.resets, s.blamed, s.rst, s.poll);
+				bad++;
+			}
+			flow_end();
+		}
+		if (w->outcome == RESET)
+			continue;
+		before_frames();
+		wire_tell(w);
+		assert_int_equal(read_all(got, sizeof(got)), w->reads ? strlen(w->reads) : 0);
+		assert_memory_equal(got, w->reads ? w->reads : "", w->reads ? strlen(w->reads) : 0);
+		flow_end();
+	}
+	assert_int_equal(bad, 0);
+}
+
+/* Said once more: behind a retreat there are only bytes, and the peer may send the program what it likes. */
+static void a_frame_twice(void **state)
+{
+	static const struct wire w = { "twice", XR_FRAME_RETREAT, .offset = 5 };
+	struct xr_frame m = frame(w.kind, w.offset, w.consumed);
+	char got[64];
+
+	(void)state;
+	before_frames();
+	wire_tell(&w);
+	wire_tell(&w);
+	assert_int_equal(read_all(got, sizeof(got)), sizeof(m));
+	assert_memory_equal(got, &m, sizeof(m));
+	flow_end();
+	/* and after this end has answered */
+	before_frames();
+	wire_tell(&w);
+	assert_int_equal(read_all(got, sizeof(got)), 0);
+	wire_tell(&w);
+	far_write("more");
+	assert_int_equal(read_all(got, sizeof(got)), sizeof(m) + 4);
+	assert_memory_equal(got + sizeof(m), "more", 4);
+	flow_end();
+}
+
+/* Half a frame, and then the end: the peer is gone with what was to follow. */
+static void half_a_frame_and_the_end(void **state)
+{
+	static const struct wire w = { "half", XR_FRAME_RETREAT, .offset = 5, .len = 20 };
+	char got[64];
+	int i;
+
+	(void)state;
+	before_frames();
+	wire_tell(&w);
+	assert_int_equal(read_all(got, sizeof(got)), 0);
+	far_close();
+	for (i = 0; i < 3; i++)
+		if (program(flow_recv(), 0) == -ECONNRESET)
+			break;
+	assert_true(i < 3);
+	assert_int_equal(program(flow_recv(), 0), 0);
+	flow_end();
+}
+
+/* ---- the other end of the memory, twice ------------------------------------------ */
+
+/* It asks for the way back, gets it, and asks again: by each of the words that ask, in each order. */
+static void a_retreat_twice(void **state)
+{
+	static void (*const ask[])(void) = {
+		own_frozen_well, own_frozen_for_us, own_arm_frozen, far_frozen_and_no_more, far_frozen_and_silent,
+		far_state_gone, far_state_closed, far_state_rest, own_frozen_beyond, own_zero, far_moved_back,
+	};
+	size_t a, b;
+	struct seen s;
+
+	(void)state;
+	for (a = 0; a < 5; a++)
+		for (b = 0; b < XR_ARRAY_LEN(ask); b++) {
+			before();
+			ask[a]();
+			look(READS, &s);
+			if (s.blamed || s.resets)
+				fail_msg("%zu: the first", a);
+			ask[b]();
+			look(READS, &s);
+			/* what is over is not read again; what is not is reset, whole */
+			if (outcome_of(&s) == RESET && !reset_is_whole(&s))
+				fail_msg("%zu, %zu: in %zd out %zd, %d errors, %d counted, RST %d, poll 0x%x", a, b,
+					 s.in, s.out, s.resets, s.blamed, s.rst, s.poll);
+			xr_flow_retreat(R.f, R.fd, XR_REASON_OPERATOR, 0);
+			look(POLLS, &s);
+			flow_end();
+		}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_word_of_a_liar),
 		cmocka_unit_test(start_by_a_liar),
+		cmocka_unit_test(every_frame_of_a_liar),
+		cmocka_unit_test(a_frame_twice),
+		cmocka_unit_test(half_a_frame_and_the_end),
+		cmocka_unit_test(a_retreat_twice),
 	};
+
+	/* for what a flow to another host needs */
+	xr_cfg.rdma = 1;
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
