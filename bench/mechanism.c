@@ -14,6 +14,8 @@
  *				epoll_wait
  *	upgrades FLOWS TURNS	CPU of two processes that make so many TCP connections, take so many turns on
  *				each and close them, see upgrades.c
+ *	threads THREADS MESSAGES [shared]
+ *				how often threads wait for each other, see threads.c
  *
  * The counting program is traced by its parent, so nothing that it does can be overlooked.
  */
@@ -41,6 +43,7 @@
 #include <unistd.h>
 #include "copies.h"
 #include "core/xrdma.h"
+#include "threads.h"
 #include "upgrades.h"
 
 #define SIZE	64
@@ -507,7 +510,9 @@ int main(int argc, char **argv)
 		return idle((uint32_t)strtoul(n, NULL, 0), strtod(argv[3], NULL));
 	if (!strcmp(what, "upgrades") && argc == 4)
 		return upgrades((uint32_t)strtoul(n, NULL, 0), (uint32_t)strtoul(argv[3], NULL, 0));
+	if (!strcmp(what, "threads") && argc >= 4)
+		return threads((uint32_t)strtoul(n, NULL, 0), (uint32_t)strtoul(argv[3], NULL, 0), argc > 4);
 	fprintf(stderr, "usage: xr-mechanism counts|socket-counts [messages] | copies | death |\n"
-		"       idle CONNECTIONS SECONDS | upgrades CONNECTIONS TURNS\n");
+		"       idle CONNECTIONS SECONDS | upgrades CONNECTIONS TURNS | threads THREADS MESSAGES [shared]\n");
 	return 2;
 }

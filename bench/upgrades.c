@@ -5,21 +5,18 @@
  * the other process has to run: changes between them are few, and cost the same in both runs.
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include "core/stats.h"
+#include "counters.h"
 #include "upgrades.h"
 
 #define BATCH	200u
@@ -51,36 +48,6 @@ static double wall(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
-}
-
-/* The counters that this process publishes, NULL: it is not under xrdma. */
-static const struct xr_stats_segment *segment(void)
-{
-	const char *base = getenv("XRDMA_STATS_DIR");
-	char dir[256], path[600], own[32];
-	struct dirent *de;
-	void *p = NULL;
-	DIR *d;
-	int fd;
-
-	snprintf(dir, sizeof(dir), "%s/xrdma-%u", base ? base : "/dev/shm", (unsigned int)geteuid());
-	snprintf(own, sizeof(own), "%d.", (int)getpid());
-	d = opendir(dir);
-	while (d && !p && (de = readdir(d))) {
-		/* "PID.STARTTIME" and nothing behind */
-		if (strncmp(de->d_name, own, strlen(own)) || strspn(de->d_name, "0123456789.") != strlen(de->d_name))
-			continue;
-		snprintf(path, sizeof(path), "%s/%s", dir, de->d_name);
-		fd = open(path, O_RDONLY | O_CLOEXEC);
-		p = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(struct xr_stats_segment), PROT_READ, MAP_SHARED, fd, 0);
-		if (fd >= 0)
-			close(fd);
-		if (p == MAP_FAILED)
-			die(path);
-	}
-	if (d)
-		closedir(d);
-	return p;
 }
 
 /* One turn on each connection. */
@@ -134,7 +101,7 @@ static struct end run(int l, const struct sockaddr_in *sa, uint32_t n, uint32_t 
 		batch(l, sa, BATCH, turns, fd);
 		*(i ? &e.cpu : &e.first) += cpu() - from;
 	}
-	seg = segment();
+	seg = counters_own();
 	if (seg) {
 		e.upgraded = xr_load_relaxed(&seg->counter[XR_STAT_FLOWS_UPGRADED]);
 		e.attempts = xr_load_relaxed(&seg->counter[XR_STAT_UPGRADE_ATTEMPTS]);

@@ -28,6 +28,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "atomic.h"
+#include "shm_chunk.h"
 #include "shm_ring.h"
 
 #define XR_SHM_MAGIC	0x78724134u	/* changes with the layout of the arena */
@@ -75,6 +76,9 @@ int xr_shm_arena_create(struct xr_shm_arena *a, uint64_t size, uint32_t dir_slot
 int xr_shm_arena_attach(struct xr_shm_arena *a, int fd);
 void xr_shm_arena_destroy(struct xr_shm_arena *a);
 
+/* In nflows, under the list's lock: who wants a reference comes by that lock, so none is added without a look. */
+#define XR_LINK_HELD	(1u << 31)
+
 struct xr_shm_link {
 	struct xr_shm_link *next;	/* list of the process; its lock is the owner's */
 	int conn;			/* control connection; -1 when dead */
@@ -86,16 +90,15 @@ struct xr_shm_link {
 	int side;			/* 0: this end called, 1: it was called */
 	int diag;			/* the peer's query socket, where it is in another network namespace; else -1 */
 	int owner_pid;
-	_Atomic uint32_t nflows;	/* flows attached */
+	_Atomic uint32_t nflows;	/* flows attached, and who has it in hand; XR_LINK_HELD */
 	_Atomic uint32_t dead;
 	struct xr_shm_arena own, peer;
 
-	_Atomic uint32_t lock;		/* allocation, bells, control connection */
+	_Atomic uint32_t lock;		/* directions, bells, control connection */
 	uint32_t dir_fresh, dir_free;	/* never used from here on; head of the free list */
-	uint32_t chunk_fresh, chunk_free, chunk_last;	/* chunk_last: tail of the free list */
-	uint32_t *dir_next, *chunk_next;	/* free lists, private memory */
-	uint32_t chunks_used, dirs_used;
-	uint64_t chunk_ns;		/* when a chunk was taken last */
+	uint32_t *dir_next;		/* free list, private memory */
+	uint32_t dirs_used;
+	struct xr_chunks chunks;	/* without the lock */
 
 	/* descriptor + 1, 0: none */
 	_Atomic int *bell_rx;		/* own eventfd by own waiter */
@@ -128,14 +131,33 @@ struct xr_shm_link {
 	_Atomic uint32_t calls;		/* that were made over it from here */
 	uint32_t offers;		/* that came in; the link's lock */
 	_Atomic uint32_t liar;		/* the peer claimed what it could not prove */
+	_Atomic uint64_t looked_ns;	/* a handshake over it looked for its answer, ... */
+	_Atomic uint32_t looked_by;	/* ... and which: its entry */
 	size_t map_len;
 };
 
 /* Takes over conn and both arenas.  NULL when memory is short (nothing taken over then). */
 struct xr_shm_link *xr_shm_link_new(int conn, const struct xr_shm_arena *own,
 				    const struct xr_shm_arena *peer);
-/* Unmaps everything; no flow may refer to the link any more. */
+/* Unmaps what is shared; no flow may refer to the link any more.  Its own memory stays readable, and says so. */
 void xr_shm_link_free(struct xr_shm_link *l);
+/* Zeroed, for a link; NULL.  And back, when nobody refers to it. */
+struct xr_shm_link *xr_shm_link_memory(size_t len);
+void xr_shm_link_memory_put(struct xr_shm_link *l);
+
+/*
+ * A reference of a link that may have ended, or be another one by now: 1, or 0 where there is none to share, or
+ * not now.  The caller looks whether it is the one that was meant, and lets go of it if not.
+ */
+static inline int xr_shm_link_try_ref(struct xr_shm_link *l)
+{
+	uint32_t n = xr_load_relaxed(&l->nflows);
+
+	while (n && !(n & XR_LINK_HELD))
+		if (xr_cas(&l->nflows, &n, n + 1))
+			return 1;
+	return 0;
+}
 /*
  * Gives all its descriptors back; the link is dead then, and its memory stays.  For when nobody
  * sleeps on it and no flow uses it.  Returns how many; 0 also when somebody rings just now.

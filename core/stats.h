@@ -82,7 +82,8 @@
 	X(LINKS_MADE, "links_made", "times that memory was shared anew with another process")       \
 	X(LINKS_REUSED, "links_reused",                                                            \
 	  "times that memory kept for some seconds after the last connection was found good") \
-	X(KEEPALIVE_PROBES, "keepalive_probes", "looks at the other end of connections that were idle")
+	X(KEEPALIVE_PROBES, "keepalive_probes", "looks at the other end of connections that were idle") \
+	X(LOCK_WAITS, "lock_waits", "times that a thread found a lock of xrdma held by another one")
 
 enum xr_stat {
 #define XR_STATS_ENUM(sym, name, text) XR_STAT_##sym,

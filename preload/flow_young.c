@@ -22,6 +22,7 @@ void xr_slab_wait(void)
 {
 	uint32_t free;
 
+	xr_stats_add(XR_STAT_LOCK_WAITS, 1);
 	do {
 		xr_sys0(SYS_sched_yield);
 		free = 0;

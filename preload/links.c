@@ -161,10 +161,20 @@ void xr_link_ref(struct xr_shm_link *l)
 
 struct xr_shm_link *xr_flow_link_get(struct xr_flow *f)
 {
-	struct xr_shm_link *l;
+	/* acquire: what was written before the flow got its link */
+	struct xr_shm_link *l = __atomic_load_n(&f->link, __ATOMIC_ACQUIRE);
 
+	/*
+	 * Threads that wait, each with a flow of its own, do not wait for each other: while f->link stands its
+	 * reference does, and so the one that was found is the right one if it stands afterwards.
+	 */
+	if (xr_likely(l && xr_shm_link_try_ref(l))) {
+		if (xr_likely(__atomic_load_n(&f->link, __ATOMIC_ACQUIRE) == l))
+			return l;
+		xr_link_unref(l);
+	}
 	xr_slab_lock();
-	/* a link is let go after f->link was cleared, and unmapped under this lock at the earliest */
+	/* a link is let go after f->link was cleared, and ends under this lock at the earliest */
 	l = f->link;
 	if (l)
 		xr_fetch_add(&l->nflows, 1);
@@ -227,7 +237,7 @@ void xr_link_unref(struct xr_shm_link *l)
 	if (l->owner_pid != xr_getpid())
 		return;
 	/* not the last one: no lock; sleepers hold a reference and come by often */
-	while (left > 1)
+	while ((left & ~XR_LINK_HELD) > 1)
 		if (xr_cas(&l->nflows, &left, left - 1))
 			return;
 	xr_slab_lock();
@@ -274,9 +284,15 @@ int xr_links_strip(void)
 	for (i = 0; i < xr_slab.fresh; i++)
 		link_count(&xr_slab.flow[i]);
 	/* one more reference is a flow's that is on it, or a sleeper's, who has the number of a bell in hand */
-	for (l = flow_links; l; l = l->next)
-		if (l->counted == xr_load_relaxed(&l->nflows))
-			n += xr_shm_link_strip(l);
+	for (l = flow_links; l; l = l->next) {
+		uint32_t counted = l->counted;
+
+		/* whoever goes to sleep now waits for this lock, and has its bell made anew */
+		if (!xr_cas(&l->nflows, &counted, counted | XR_LINK_HELD))
+			continue;
+		n += xr_shm_link_strip(l);
+		xr_fetch_and(&l->nflows, ~XR_LINK_HELD);
+	}
 	xr_slab_unlock();
 	return n;
 }

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <sys/syscall.h>
 #include "lock.h"
+#include "stats.h"
 
 static int lock_owner_gone(uint32_t tid)
 {
@@ -14,6 +15,8 @@ int xr_lock_slow(struct xr_lock *l)
 {
 	uint32_t self = (uint32_t)xr_gettid(), seen, rounds = 0;
 
+	if (xr_load_relaxed(&l->owner) != self)
+		xr_stats_add(XR_STAT_LOCK_WAITS, 1);
 	for (;;) {
 		seen = 0;
 		if (xr_likely(xr_cas(&l->owner, &seen, self)))

@@ -33,6 +33,7 @@
 #define CREDIT_NS	1000000u	/* gives one, where none is left */
 #define HEAR_NS		50000u		/* between looks at the links */
 #define HEAR_LINKS	32u		/* looked at each time */
+#define LOOK_NS		20000u		/* what one found missing on a link others believe for so long */
 #define OFFER_FRESH_NS	60000000000u	/* offers that nobody wanted for so long are not looked for at each turn */
 
 struct xr_up_box {
@@ -68,16 +69,17 @@ static _Atomic uint32_t offers_held;
 
 static void up_lock_links(void)
 {
-	uint32_t free;
+	uint32_t free = 0;
 
 	xr_defer_begin();
+	if (xr_likely(xr_cas(&up_link_lock, &free, 1)))
+		return;
+	xr_stats_add(XR_STAT_LOCK_WAITS, 1);
 	/* a few dozen instructions */
-	for (;;) {
-		free = 0;
-		if (xr_cas(&up_link_lock, &free, 1))
-			return;
+	do {
 		xr_sys0(SYS_sched_yield);
-	}
+		free = 0;
+	} while (!xr_cas(&up_link_lock, &free, 1));
 }
 
 static void up_unlock_links(void)
@@ -298,6 +300,23 @@ void xr_up_link_open(struct xr_shm_link *l)
 	l->said = up_said;
 }
 
+/*
+ * Where many are under way over one link each would ask the kernel for what another has just found missing.  One that
+ * looks again itself always gets to see what has come: a connection that is alone waits for nothing.
+ */
+static int up_link_look(struct xr_shm_link *l, uint32_t index)
+{
+	uint64_t now = xr_now_ns();
+
+	/* racy, a hint: at worst one look too many, or one that the next call makes up for */
+	if (now - xr_load_relaxed(&l->looked_ns) < LOOK_NS && xr_load_relaxed(&l->looked_by) != index &&
+	    !xr_load_relaxed(&l->dead))
+		return 0;
+	xr_store_relaxed(&l->looked_ns, now);
+	xr_store_relaxed(&l->looked_by, index);
+	return xr_shm_link_progress(l);
+}
+
 int xr_up_link_get(struct xr_upgrade *u, struct xr_up_msg *m, struct xr_proof_seen *s)
 {
 	struct xr_up_box *b = u->box;
@@ -306,7 +325,7 @@ int xr_up_link_get(struct xr_upgrade *u, struct xr_up_msg *m, struct xr_proof_se
 	/* acquire: pairs with the release in up_said */
 	if (xr_load_acquire(&b->full) != 2) {
 		if (u->via)
-			r = xr_shm_link_progress(u->via);
+			r = up_link_look(u->via, b->index);
 		else
 			xr_up_offers();
 		if (xr_load_acquire(&b->full) != 2)

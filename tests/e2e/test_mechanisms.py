@@ -47,6 +47,19 @@ def test_a_message_between_sockets_costs_no_system_call(tmp_path):
     assert plain["system_calls"] == 2000, plain
 
 
+@pytest.mark.skipif(harness.PERTURBED, reason="threads that stand still inside of a lock are waited for")
+def test_threads_do_not_wait_for_each_other(tmp_path):
+    """Eight threads with a connection each: over a million messages nobody finds a lock taken. What happens once, as
+    a thread's first sleep, is no message's: it may meet another one's now and then."""
+    def waits(*more):
+        got = measured(*harness.run_prefix(), harness.find("bench/xr-mechanism"), "threads", "8", str(MESSAGES), *more,
+                       env={"XRDMA_STATS_DIR": str(tmp_path)})
+        assert got["messages"] >= MESSAGES and got["moved"] == [1 if more else 8] * 2, got
+        return sum(got["lock_waits"])
+    assert waits("shared") > 0    # so they are counted
+    assert min(waits() for _ in range(3)) == 0
+
+
 def test_the_death_of_a_peer_is_told():
     got = measured(harness.find("bench/xr-mechanism"), "death")
     assert 0 <= got["killed_p50_us"] < 1000000, got
