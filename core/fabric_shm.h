@@ -417,6 +417,8 @@ void shm_cm_message(struct shm_peer *p, const struct shm_cm_msg *m);
 enum shm_watched { SHM_WATCH_COUNTER, SHM_WATCH_PEER, SHM_WATCH_LISTENER };
 
 int shm_watch(int epoll, int fd, void *object, enum shm_watched kind);
+/* Before fd is closed: where a forked child has a copy of it, epoll would go on to tell of an object that is gone. */
+void shm_unwatch(int epoll, int fd);
 int shm_peer_listen(struct shm_dev *d, struct shm_id *id);
 /* A peer that listens to this name, made if need be (always, with fresh). */
 int shm_peer_get(struct shm_dev *d, const char *name, int fresh, struct shm_peer **peer);

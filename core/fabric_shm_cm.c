@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include "fabric_shm.h"
 #include "log.h"
@@ -347,6 +348,9 @@ static void cm_listener_close(struct shm_id *l)
 {
 	struct shm_id *id, *next;
 
+	shm_unwatch(shm_dev(l->id.dev)->cm_epoll, l->sock);
+	/* nobody connects to it any more, whoever has a copy of the descriptor */
+	shutdown(l->sock, SHUT_RDWR);
 	close(l->sock);
 	for (id = shm_dev(l->id.dev)->ids; id; id = next) {
 		next = id->next;

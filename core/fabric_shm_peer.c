@@ -32,6 +32,11 @@ int shm_watch(int epoll, int fd, void *object, enum shm_watched kind)
 	return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &e) ? -errno : 0;
 }
 
+void shm_unwatch(int epoll, int fd)
+{
+	epoll_ctl(epoll, EPOLL_CTL_DEL, fd, NULL);
+}
+
 static socklen_t peer_address(struct sockaddr_un *sa, const char *name)
 {
 	size_t n = strlen(name);
@@ -192,8 +197,12 @@ void shm_peer_die(struct shm_peer *p, int error)
 		p->dev->strangers--;
 	p->state = SHM_PEER_DEAD;
 	peer_late_free(p);
-	if (p->sock >= 0)
+	if (p->sock >= 0) {
+		shm_unwatch(p->dev->cm_epoll, p->sock);
+		/* the peer is told, whoever has a copy of the descriptor */
+		shutdown(p->sock, SHUT_RDWR);
 		close(p->sock);
+	}
 	p->sock = -1;
 	for (q = p->qps; q; q = next) {
 		next = q->peer_next;
@@ -213,6 +222,10 @@ static void peer_free(struct shm_peer *p)
 		shm_zombie_free(p, z);
 	}
 	if (p->link) {
+		int bell = xr_load_relaxed(&p->link->bell_rx[SHM_WAITER]) - 1;
+
+		if (bell >= 0)
+			shm_unwatch(p->dev->cq_epoll, bell);
 		xr_shm_link_free(p->link);
 	} else {
 		xr_shm_arena_destroy(&p->own);
