@@ -82,8 +82,8 @@ struct xr_flow {
 	uint32_t born;			/* forks of the owner before it was made */
 	uint32_t next_free;		/* slab free list or limbo, owner process */
 	_Atomic(struct xr_upgrade *) up;	/* owner process only, changed and followed under tx_lock */
-	/* fabric attachment: set with both locks held, constant while XR_PATH_FABRIC */
-	struct xr_shm_link *link;
+	/* fabric attachment: set with both locks held, constant while XR_PATH_FABRIC; link is looked at without, too */
+	struct xr_shm_link *_Atomic link;
 	uint64_t dir_off;		/* own direction block in the own arena */
 	struct xr_stats_flow *st;
 	struct xr_flow_priv *priv;	/* this process's side of it, same address after fork */

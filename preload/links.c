@@ -162,14 +162,14 @@ void xr_link_ref(struct xr_shm_link *l)
 struct xr_shm_link *xr_flow_link_get(struct xr_flow *f)
 {
 	/* acquire: what was written before the flow got its link */
-	struct xr_shm_link *l = __atomic_load_n(&f->link, __ATOMIC_ACQUIRE);
+	struct xr_shm_link *l = xr_load_acquire(&f->link);
 
 	/*
 	 * Threads that wait, each with a flow of its own, do not wait for each other: while f->link stands its
 	 * reference does, and so the one that was found is the right one if it stands afterwards.
 	 */
 	if (xr_likely(l && xr_shm_link_try_ref(l))) {
-		if (xr_likely(__atomic_load_n(&f->link, __ATOMIC_ACQUIRE) == l))
+		if (xr_likely(xr_load_acquire(&f->link) == l))
 			return l;
 		xr_link_unref(l);
 	}

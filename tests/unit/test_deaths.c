@@ -193,8 +193,9 @@ static void die_by_the_thousand(void **state)
 	}
 	all_gone(before.fds);
 	count(&after);
-	print_message("%u channels, %u broken, %u whole messages; descriptors %u, mappings %u, heap %lu and %lu\n", a.opened,
-		      broken, whole, after.fds, after.maps, (unsigned long)before.heap, (unsigned long)after.heap);
+	print_message("%u channels, %u broken, %u whole messages; descriptors %u, mappings %u, heap %lu and %lu\n",
+		      a.opened, broken, whole, after.fds, after.maps, (unsigned long)before.heap,
+		      (unsigned long)after.heap);
 	assert_int_equal(a.opened, a.closed);
 	assert_true(broken >= BROKEN && whole > BROKEN);
 	assert_true(after.fds <= before.fds);
