@@ -182,6 +182,32 @@ def test_stopped_peer(live, who):
     back_again(live, me)
 
 
+def test_nothing_else_waits_for_a_stopped_peer(live, who):
+    """With its window full, a sender asleep and its connection on the way to TCP: the others of the process go on."""
+    me, peer = who
+    other = shell.Pair(live.env, **{"server" if me is live.s else "client": me.sh}).upgrade()
+    peer.sh.proc.kill(signal.SIGSTOP)
+    try:
+        n = me.fill()
+        w = me.send_bg(300000)
+        p = subprocess.Popen([harness.find("xr-stat", "tools/xr-stat"), "--retreat", "--wait=1",
+                              "--pid=%d" % me.sh.pid, "--fd=%d" % me.fd],
+                             env={**os.environ, **live.env.env}, stdout=subprocess.DEVNULL)
+        end, slowest = time.monotonic() + 0.5, 0
+        while p.poll() is None or time.monotonic() < end:
+            began = time.monotonic()
+            other.turns(1, 1000)
+            slowest = max(slowest, time.monotonic() - began)
+        assert slowest < 0.3
+        assert other.is_up() and not w.done()
+    finally:
+        peer.sh.proc.kill(signal.SIGCONT)
+    d = peer.drain_bg()
+    me.tx += w.result(10).ret
+    me.shutdown(1)
+    assert peer.drained(d, 20) == (n + 300000, None)
+
+
 def test_a_program_that_sleeps_elsewhere(live, who):
     """It cannot be asked before it calls; the other end leaves alone, and from then on all goes over TCP."""
     me, peer = who
