@@ -199,10 +199,11 @@ static void die_by_the_thousand(void **state)
 	assert_int_equal(a.opened, a.closed);
 	assert_true(broken >= BROKEN && whole > BROKEN);
 	assert_true(after.fds <= before.fds);
-	assert_true(after.maps <= before.maps + 2);
+	/* arenas and queues that are kept come and go; a mapping of each death would be hundreds */
+	assert_true(after.maps <= before.maps + 16);
 	assert_true(after.registered <= before.registered + XR_POOL_ARENA);
-	/* a byte of each would be more */
-	assert_true(after.heap < before.heap + BROKEN);
+	/* the smallest piece of each would be twice as much; how full caches are differs by tens of KiB */
+	assert_true(after.heap < before.heap + 16 * BROKEN);
 }
 
 int main(void)
@@ -211,5 +212,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(die_by_the_thousand, side_start, side_stop),
 	};
 
+	/* what the dead published would stay for xr-stat, ten thousand files of it */
+	if (setenv("XRDMA_STATS", "no", 1))
+		return 1;
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
