@@ -9,17 +9,24 @@
 #include "mem.h"
 #include "shm_link.h"
 
+/* Whole after each single store, since a child may be forked between any two. */
 static struct xr_shm_link *link_spare;
+/* The process that is at it, 0: none.  A child that was forked meanwhile has no thread that would ever let go. */
 static _Atomic uint32_t link_spare_lock;
 
 static void spare_lock(void)
 {
-	uint32_t free;
+	uint32_t self = (uint32_t)xr_sys0(SYS_getpid), is = 0;
 
 	xr_defer_begin();
 	/* when links are made and end, a few instructions */
-	while (free = 0, !xr_cas(&link_spare_lock, &free, 1))
-		xr_sys0(SYS_sched_yield);
+	while (!xr_cas(&link_spare_lock, &is, self)) {
+		if (is == self) {
+			xr_sys0(SYS_sched_yield);
+			is = 0;
+		}
+		/* else it is the parent's: the next exchange takes it from there */
+	}
 }
 
 static void spare_unlock(void)

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include <sys/wait.h>
+#include "child.h"
 #include "core/shm_link.h"
 
 #define COUNT	24u	/* fewer than the threads want, now and then */
@@ -219,6 +221,50 @@ static void references(void **state)
 	xr_shm_link_memory_put(other);
 }
 
+static void *comes_and_goes(void *arg)
+{
+	struct xr_shm_link *l;
+
+	while (!xr_load_relaxed(&ended)) {
+		l = xr_shm_link_memory(8192);
+		if (l) {
+			l->map_len = 8192;
+			xr_shm_link_memory_put(l);
+		}
+	}
+	return arg;
+}
+
+/* A child has no use for what a thread of its parent was at when it was forked, and waits for nobody there. */
+static void forked_meanwhile(void **state)
+{
+	struct xr_shm_link *l;
+	pthread_t thread;
+	int i, status;
+	pid_t pid;
+
+	(void)state;
+	xr_store_relaxed(&ended, 0);
+	assert_int_equal(pthread_create(&thread, NULL, comes_and_goes, NULL), 0);
+	for (i = 0; i < 1000; i++) {
+		pid = child_fork();
+		if (!pid) {
+			alarm(10);
+			l = xr_shm_link_memory(8192);
+			if (!l)
+				_exit(1);
+			l->map_len = 8192;
+			xr_shm_link_memory_put(l);
+			_exit(0);
+		}
+		assert_true(pid > 0);
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		assert_int_equal(status, 0);
+	}
+	xr_store_relaxed(&ended, 1);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -227,6 +273,7 @@ int main(void)
 		cmocka_unit_test(trimmed),
 		cmocka_unit_test(by_many_threads),
 		cmocka_unit_test(references),
+		cmocka_unit_test(forked_meanwhile),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
