@@ -79,6 +79,17 @@ void xr_links_goes_to(struct xr_shm_link *l, const struct xr_tuple *t)
 	xr_slab_unlock();
 }
 
+/* Under the lock: nobody uses it, and one of the n leads to the same process: it is to end when its time is over. */
+static int link_is_spare(const struct xr_shm_link *l, struct xr_shm_link *const *out, int n)
+{
+	if (xr_load_relaxed(&l->nflows))
+		return 0;
+	while (n--)
+		if (out[n]->peer_pid == l->peer_pid && !memcmp(out[n]->peer_uuid, l->peer_uuid, 16))
+			return 1;
+	return 0;
+}
+
 int xr_links_to(const struct xr_tuple *t, int dir, struct xr_shm_link **out, int max)
 {
 	struct xr_shm_link *l;
@@ -92,6 +103,8 @@ int xr_links_to(const struct xr_tuple *t, int dir, struct xr_shm_link **out, int
 			continue;
 		/* both ends are this process: the host's end is wanted */
 		if (!l->side && !memcmp(l->peer_uuid, xr_uuid, 16))
+			continue;
+		if (link_is_spare(l, out, n))
 			continue;
 		link_again(l);
 		out[n++] = l;

@@ -273,6 +273,32 @@ static void many(void **state)
 	}
 }
 
+/* Each offer would keep it for some seconds more, as long as connections are made. */
+static void a_spare_link_is_left_to_end(void **state)
+{
+	struct xr_shm_link *old[2] = { host, caller }, *to[4];
+	struct xr_tuple t = tuple(1);
+
+	(void)state;
+	xr_links_goes_to(host, &t);
+	links_make();
+	xr_links_goes_to(host, &t);
+	/* in use it may be of help */
+	assert_int_equal(xr_links_to(&t, 0, to, 4), 2);
+	xr_link_unref(to[0]);
+	xr_link_unref(to[1]);
+	xr_link_unref(old[0]);
+	assert_int_equal(xr_links_to(&t, 0, to, 4), 1);
+	assert_ptr_equal(to[0], host);
+	xr_link_unref(host);
+	/* alone it is not spare */
+	links_drop();
+	host = old[0];
+	caller = old[1];
+	assert_int_equal(xr_links_to(&t, 0, to, 4), 1);
+	assert_ptr_equal(to[0], host);
+}
+
 static void a_liar_is_not_heard(void **state)
 {
 	struct xr_tuple t = tuple(1);
@@ -385,6 +411,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(credit, begin, end),
 		cmocka_unit_test_setup_teardown(one_offer_for_each_process, begin, end),
 		cmocka_unit_test_setup_teardown(many, begin, end),
+		cmocka_unit_test_setup_teardown(a_spare_link_is_left_to_end, begin, end),
 		cmocka_unit_test_setup_teardown(a_liar_is_not_heard, begin, end),
 		cmocka_unit_test_setup_teardown(nonsense_ends_the_link, begin, end),
 		cmocka_unit_test_setup_teardown(places, begin, end),
