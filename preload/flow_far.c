@@ -215,13 +215,20 @@ int xr_far_rx_retreat(struct xr_flow *f, int how)
 	return froze;
 }
 
-/* No byte is there: an error stays where it is, for the program to take. */
+/*
+ * No byte was there: an error stays where it is, for the program to take.  1: there are some now, which came before
+ * the end that shows.
+ */
 static int frame_missing(struct xr_flow *f, int fd)
 {
 	uint32_t ev = xr_ksock_poll(fd, POLLRDHUP);
+	struct xr_frame m;
 
 	if (!(ev & (POLLERR | POLLRDHUP)) || (f->rx_shut && !f->tx_shut && !(ev & POLLERR)))
 		return -EAGAIN;
+	/* a frame, and the FIN behind it, may have come since the look that found none */
+	if (frame_here(fd, &m) > 0)
+		return 1;
 	f->far->rx_due = 0;
 	if ((ev & POLLERR) || f->rx_shut || !xr_load_relaxed(&f->rx.got) || (xr_load_relaxed(&f->rx_dead) & POLLERR))
 		return 0;
@@ -250,6 +257,7 @@ int xr_far_rx_take(struct xr_flow *f, int fd)
 	struct xr_frame m;
 	uint64_t offset;
 	ssize_t n;
+	int r;
 
 	if (!far->rx_due)
 		return 0;
@@ -259,14 +267,22 @@ int xr_far_rx_take(struct xr_flow *f, int fd)
 		return 0;
 	}
 	n = frame_here(fd, &m);
-	if (n <= 0)
-		return frame_missing(f, fd);
+	if (n <= 0) {
+		r = frame_missing(f, fd);
+		if (r != 1)
+			return r;
+		/* nothing follows an end: this look finds the same */
+		n = frame_here(fd, &m);
+		if (n <= 0)
+			return -EAGAIN;
+	}
 	switch (frame_look(f, &m, (size_t)n)) {
 	case FRAME_PART:
 		if (!frame_cut(f, fd, n))
 			return -EAGAIN;
 		frame_drop(f, fd);
-		return frame_missing(f, fd);
+		r = frame_missing(f, fd);
+		return r == 1 ? -EAGAIN : r;
 	case FRAME_RAW:
 		if (xr_load_relaxed(&f->rx.got))
 			return frame_lies(f, fd);
