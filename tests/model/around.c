@@ -15,6 +15,7 @@
 #include "preload/ready.h"
 #include "preload/rundir.h"
 #include "preload/user.h"
+#include "fabric.h"
 #include "world.h"
 
 struct xr_config xr_cfg;
@@ -120,8 +121,8 @@ void xr_care_reap(void) { }
 
 int xr_shm_link_notify(struct xr_shm_link *l, uint32_t waiter, uint32_t cookie)
 {
-	int e = l == &W.link[1];
-	struct side *far = &W.side[1 - e];
+	int e = l == &W.link[1] || l == &X.link[1], module = l == &X.link[0] || l == &X.link[1];
+	struct side *told = &W.side[hosts ? e : 1 - e];
 
 	(void)cookie;
 	if (!waiter)
@@ -130,11 +131,15 @@ int xr_shm_link_notify(struct xr_shm_link *l, uint32_t waiter, uint32_t cookie)
 	if (!coarse)
 		model_yield();
 	model_barrier();
-	far->entry = 1;
+	if (hosts && !module) {
+		fabric_ring(e);
+		return 1;
+	}
+	told->entry = 1;
 	if (!coarse)
 		model_yield();
-	far->bell = far->sleeping;
-	return far->bell;
+	told->bell = told->sleeping;
+	return told->bell;
 }
 
 /* The flow's own sleeper, when the carrier changes without the peer's doing. */
@@ -164,7 +169,8 @@ int xr_shm_link_progress(struct xr_shm_link *l)
 
 	if (!coarse)
 		model_yield();
-	if (!W.side[1 - e].hung_up)
+	/* the module lives as long as its program */
+	if (hosts || !W.side[1 - e].hung_up)
 		return 0;
 	xr_store_release(&l->dead, 1);
 	return -EPIPE;
@@ -194,11 +200,18 @@ static void chunk_put(void *ctx, uint32_t i)
 /* The block is another flow's from here on. */
 void xr_shm_link_dir_put(struct xr_shm_link *l, uint64_t off)
 {
-	struct block *b = &W.block[l == &W.link[1]][off - 1];
-	uint32_t gen = b->dir.gen;
+	int e = l == &W.link[1] || l == &X.link[1];
+	struct block *b = &W.block[e][off - 1];
 	struct xr_shm_slot *s;
+	uint32_t gen;
 
-	W.side[l == &W.link[1]].dirs &= (uint8_t)~(1u << (off - 1));
+	if (l == &X.link[e]) {
+		b = (struct block *)(void *)((uint8_t *)&X + off);
+		X.dirs[e] &= (uint8_t)~(1u << (b - X.block[e]));
+	} else {
+		W.side[e].dirs &= (uint8_t)~(1u << (off - 1));
+	}
+	gen = b->dir.gen;
 	memset(b, 0, sizeof(*b));
 	b->dir.gen = gen + 1;
 	b->dir.consumed = XR_CONSUMED(1, 0);
@@ -341,16 +354,27 @@ int xr_rundir_listen(const struct xr_tuple *t) { (void)t; return -ENOENT; }
 void xr_rundir_unlink(const struct xr_tuple *t) { (void)t; }
 void xr_witness_look(struct xr_upgrade *u, int fd, int after) { (void)u, (void)fd, (void)after; }
 int xr_witness_done(const struct xr_upgrade *u) { (void)u; return 1; }
-enum xr_reason xr_far_off(void) { return XR_REASON_NOT_LOCAL; }
+enum xr_reason xr_far_off(void) { return hosts ? XR_REASON_NONE : XR_REASON_NOT_LOCAL; }
 
-/* nor is the module for other hosts */
-int xr_up_far_begin(struct xr_upgrade *u) { (void)u; return -ENODEV; }
-int xr_up_far_step(struct xr_upgrade *u) { (void)u; return -ENODEV; }
-void xr_up_far_drop(struct xr_upgrade *u) { (void)u; }
+/* the blocks of a flow to another host: the peer's is the module's */
+int xr_up_own_dir(struct xr_upgrade *u) { return own_dir(u); }
 
-enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t, uint32_t *far)
+int xr_up_peer_dir(struct xr_upgrade *u)
 {
-	(void)f, (void)fd, (void)far;
+	struct xr_shm_dir *dir = (struct xr_shm_dir *)(void *)((uint8_t *)&X + u->peer_dir_off);
+
+	xr_shm_rx_init(&u->f->rx, dir, SLOTS, (const uint8_t *)&X, sizeof(X));
+	u->f->peer_dir_gen = dir->gen;
+	u->f->peer_cookie = u->peer_cookie;
+	u->f->link = u->link;
+	return 0;
+}
+
+enum xr_reason xr_up_eligible(struct xr_flow *f, int fd, struct xr_tuple *t, uint32_t *way)
+{
+	(void)f, (void)fd;
+	if (hosts)
+		*way = XR_WAY_FAR;
 	memset(t, 0, sizeof(*t));
 	return XR_REASON_NONE;
 }

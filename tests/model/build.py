@@ -8,10 +8,11 @@ import subprocess
 import sys
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
-CHECKED = ["core/defer.c", "core/reason.c", "core/shm_ring.c", "core/shm_ring_rx.c", "preload/flow*.c", "preload/ksock.c",
-           "preload/links.c", "preload/lock.c", "preload/upgrade.c", "preload/upgrade_attempt.c",
-           "preload/upgrade_begin.c", "preload/upgrade_switch.c", "preload/zerocopy.c"]
-OWN = ["around.c", "check.c", "ends.c", "kernel.c", "scenario.c", "world.c"]
+CHECKED = ["bridge/carry.c", "bridge/carry_talk.c", "core/defer.c", "core/reason.c", "core/shm_ring.c",
+           "core/shm_ring_rx.c", "preload/flow*.c", "preload/ksock.c", "preload/links.c", "preload/lock.c",
+           "preload/upgrade.c", "preload/upgrade_attempt.c", "preload/upgrade_begin.c", "preload/upgrade_far.c",
+           "preload/upgrade_switch.c", "preload/zerocopy.c"]
+OWN = ["around.c", "check.c", "ends.c", "fabric.c", "kernel.c", "scenario.c", "world.c"]
 
 
 def sources():
@@ -24,9 +25,11 @@ def compile_one(source, obj, text=None):
     folder = TOP / os.path.dirname(source)
     command = shlex.split(os.environ.get("CC", "cc")) + [
         "-std=gnu11", "-O2", "-g", "-Wall", "-D_GNU_SOURCE=", "-I", str(TOP), "-iquote", str(folder)]
-    for name in ("core", "preload", "tests/model"):
+    for name in ("core", "preload", "bridge", "tests/model"):
         command += ["-iquote", str(TOP / name)]
     command += ["-include", str(TOP / "tests/model/points.h"), "-c", "-o", str(obj)]
+    if source.startswith("bridge/"):
+        command += ["-include", str(TOP / "tests/model/pool.h")]
     if text is None:
         subprocess.run(command + [str(TOP / source)], check=True)
     else:

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 #include "core/stats.h"
+#include "fabric.h"
 #include "scenario.h"
 #include "world.h"
 
@@ -19,7 +20,7 @@
 #define PATH_MAX	4096
 #define FRAMES_MAX	2048
 
-enum kind { RESUME, BEGIN, KILL, FIN, HANG_UP, DELIVER, FLUSH };
+enum kind { RESUME, BEGIN, KILL, FIN, HANG_UP, DELIVER, FLUSH, FABRIC };
 
 struct step {
 	uint8_t kind, e, act;
@@ -105,6 +106,10 @@ static int enabled(struct step *out)
 	for (e = 0; e < 2; e++) {
 		struct side *s = &W.side[e];
 
+		for (a = 0; hosts && a < FABRIC_STEPS; a++)
+			if (fabric_may((enum fabric_step)a, e))
+				out[n++] = (struct step){ FABRIC, (uint8_t)e, a };
+
 		if (s->npending)
 			out[n++] = (struct step){ FLUSH, (uint8_t)e, 0 };
 		if (lag && kernel_may_deliver(e))
@@ -149,6 +154,7 @@ static void apply(struct step st)
 		/* its memory is final now, its descriptors close in any order */
 		s->dead = 1;
 		world_abandon(st.e);
+		fabric_killed(st.e);
 		break;
 	case FIN:
 		kernel_close(st.e);
@@ -162,7 +168,12 @@ static void apply(struct step st)
 	case FLUSH:
 		world_flush_one(st.e);
 		break;
+	case FABRIC:
+		fabric_do((enum fabric_step)st.act, st.e);
+		break;
 	}
+	if (hosts && plain)
+		fabric_settle();
 	wrong_if(!sc->handover && xr_stats_seg->counter[XR_STAT_INTERNAL_ERRORS] != 0,
 		 "an internal error");
 	wrong_if(W.flow[st.e].reason == XR_REASON_SEGMENT_CORRUPT, "a good peer is taken for a bad one");
@@ -253,7 +264,8 @@ static void drain_alone(int e)
 	struct side *s = &W.side[e], *far = &W.side[1 - e];
 	int quiet;
 
-	if (s->dead || s->closed || s->err || s->unaware || s->in_call || far->dead || far->unaware ||
+	/* between hosts what is on its way, and the word of who leaves, is the peer's to see to */
+	if (hosts || s->dead || s->closed || s->err || s->unaware || s->in_call || far->dead || far->unaware ||
 	    (far->in_call && far->act != ACT_WAIT_IN && far->act != ACT_WAIT_OUT) ||
 	    W.flow[1 - e].tx_state == XR_TX_REPLAY)
 		return;
@@ -279,6 +291,7 @@ static void drain(void)
 	for (rounds = 0; rounds < 64 && quiet < 2 && !wrong; rounds++) {
 		for (e = 0; e < 2; e++) {
 			drain_end(e);
+			fabric_pump();
 			while (kernel_may_deliver(0) || kernel_may_deliver(1))
 				kernel_deliver(!kernel_may_deliver(0));
 		}
@@ -423,7 +436,10 @@ static void show_path(void)
 {
 	static const char *const kind_name[] = { "goes on", "", "is killed", "its socket closes",
 						 "its control connection closes", "bytes arrive",
-						 "a store becomes visible" };
+						 "a store becomes visible", "" };
+	static const char *const fabric_name[] = {
+		"its module works", "its module hears a message", "its module hears of the peer",
+		"its module hears that the channel is gone", "its module's clock", "the channel dies" };
 	int i, back, n = path_len;
 	const char *what = wrong;
 
@@ -445,7 +461,8 @@ static void show_path(void)
 		if (i && i + 1 < n && st.kind == RESUME && !back && !strcmp(line[0], line[1]))
 			continue;
 		printf("%4d %c %s%s%s\n", i, "AB"[st.e],
-		       st.kind == BEGIN ? act_name[st.act] : kind_name[st.kind], back ? ", returns" : "",
+		       st.kind == BEGIN ? act_name[st.act] : st.kind == FABRIC ? fabric_name[st.act] :
+		       kind_name[st.kind], back ? ", returns" : "",
 		       i && !strcmp(line[0], line[1]) ? "" : line[i & 1]);
 	}
 	if (!wrong) {

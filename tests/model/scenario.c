@@ -2,6 +2,7 @@
 /* What the two programs may do.  A connected, B accepted. */
 #include <stdlib.h>
 #include <string.h>
+#include "fabric.h"
 #include "scenario.h"
 
 #define RECV		[ACT_RECV] = ALWAYS
@@ -110,6 +111,25 @@ const struct scenario scenarios[] = {
 	  .left = { { SEND(2), RECVS(1), SLEEP }, { SEND(2), RECVS(1) } } },
 	{ "tso-close", .tso = 1, .left = { { SEND(1), CLOSE, RECV }, { SEND(1), RECV } } },
 
+	/* between hosts: the channel dies, or is left, at any step */
+	{ "far-fine", .far = 1, .fine = 1, .deaths = 1, .left = { { SEND(1) }, { RECV } } },
+	{ "far-one-way", .far = 1, .deaths = 1, .left = { { SEND(2) }, { RECVS(2) } } },
+	{ "far-bulk", .far = 1, .deaths = 1, .left = { { BULK(1) }, { RECV } } },
+	{ "far-both-ways", .far = 1, .deaths = 1, .left = { { SEND(1) }, { SEND(1), RECV } } },
+	{ "far-back", .far = 1, .left = { { SEND(1), BACK }, { RECV } } },
+	{ "far-back-reader", .far = 1, .left = { { SEND(1) }, { RECV, BACK } } },
+	{ "far-leave", .far = 1, .left = { { SEND(1), LEAVE(1) }, { RECVS(2) } } },
+	{ "far-lag", .far = 1, .deaths = 1, .lag = 1, .left = { { SEND(1) }, { RECV } } },
+	{ "far-shut", .far = 1, .deaths = 1, .left = { { SHUT }, { SEND(1), RECV } } },
+	{ "far-shut-sent", .far = 1, .deaths = 1, .left = { { SEND(1), SHUT }, { RECV } } },
+	{ "far-close", .far = 1, .left = { { SEND(1), CLOSE }, { RECVS(2) } } },
+	{ "far-close-unread", .far = 1, .deaths = 1, .left = { { CLOSE }, { SEND(1), RECVS(1) } } },
+	{ "far-kill", .far = 1, .left = { { SEND(1), KILL }, { SEND(1), RECV } } },
+	{ "far-kill-dies", .far = 1, .deaths = 1, .left = { { SEND(1), KILL }, { RECV } } },
+	{ "far-return-4", .far = 1, .after = 4, .deaths = 1, .left = { { SEND(1), RECVS(1) }, { SEND(1) } } },
+	{ "far-again", .far = 1, .after = 5, .deaths = 1, .left = { { SEND(1) }, { RECV } } },
+	{ "far-sleep", .far = 1, .deaths = 1, .left = { { SEND(1) }, { RECVS(1), SLEEP } } },
+
 	/* the same with more of everything: minutes */
 	{ "deep-one-way", .deep = 1, .left = { { SEND(2), BULK(1), BACK, POLL }, { RECV, BYTE, BACK } } },
 	{ "deep-both-ways", .deep = 1, .left = { { SEND(2), RECV, BACK }, { SEND(2), RECV, BACK } } },
@@ -138,6 +158,7 @@ static void call(int e, enum act a)
 	world_begin(e, a);
 	while (world_may_run(e))
 		world_resume(e);
+	fabric_pump();
 }
 
 /* Each byte takes a step of an upgrade. */
@@ -156,8 +177,9 @@ void scenario_start(const struct scenario *s)
 	int e, i;
 
 	coarse = 1;
-	tso = lag = hurried = 0;
+	plain = tso = lag = hurried = 0;
 	wrong = NULL;
+	hosts = s->far;
 	world_init();
 	for (i = 0; !s->on_tcp && i < 8; i++)
 		exchange();
@@ -165,11 +187,16 @@ void scenario_start(const struct scenario *s)
 		call(0, ACT_LEAVE);
 	for (i = 0; i < s->after - 1; i++)
 		exchange();
+	/* what waits for a step of the other end's replay, or of its module */
+	for (i = 0; s->far && i < 8 && (W.side[0].got != W.side[1].sent || W.side[1].got != W.side[0].sent); i++)
+		call(i & 1, ACT_RECV);
 	coarse = 0;
+	plain = s->far && !s->fine;
 	tso = s->tso;
 	lag = s->lag;
 	hurried = s->hurried;
 	handover = s->handover;
+	X.deaths = s->deaths;
 	for (e = 0; e < 2; e++) {
 		if (!s->on_tcp && !s->after && (W.flow[e].tx_state != XR_TX_RING || W.flow[e].rx_state != XR_RX_RING))
 			abort();

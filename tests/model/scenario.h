@@ -14,6 +14,9 @@ struct scenario {
 	uint8_t lag;		/* what TCP carries takes time */
 	uint8_t hurried;	/* no time passes: the kernel socket is not looked at without a reason */
 	uint8_t handover;	/* bytes that an exec cannot take along may be lost */
+	uint8_t far;		/* on two hosts; begins with both directions on the fabric or, on_tcp, before */
+	uint8_t fine;		/* of those: each access to memory is a point; else system calls and rings */
+	uint8_t deaths;		/* so often the channel may die */
 	uint8_t deep;		/* takes long */
 	uint8_t left[2][ACT_COUNT];
 };

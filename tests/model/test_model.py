@@ -47,6 +47,12 @@ MUTANTS = {
         "preload/flow_machine.c", "\tif (f->tx_shut && !f->tx_kfin) {", "\tif (0) {", ["half-close", "half-close-exec"]),
     "unread bytes do not make a close a reset": (
         "preload/flow_close.c", "abort = unread || ", "unread = 0;\n\tabort =", ["close", "sleep-close", "upgrade-close"]),
+    "a frame that comes with its FIN is taken for missing": (
+        "preload/flow_far.c", "\tif (frame_here(fd, &m) > 0)\n\t\treturn 1;\n", "\t(void)m;\n", ["far-shut"]),
+    "what was read of a replay between hosts is read again": (
+        "preload/flow_far.c", "\tf->rx.late = xr_load_relaxed(&f->rx.got) - offset;\n", "", ["far-fine", "far-one-way"]),
+    "nobody says that the channel is gone": (
+        "bridge/carry.c", "\tif (how == CARRY_LOST)\n", "\tif (0)\n", ["far-fine", "far-one-way"]),
     "the block of a direction is given away while the peer reads it": (
         "preload/flow.c", " || (f->link && !flow_peer_done(f));", ";", ["close", "sleep-close", "kill-close"]),
 }

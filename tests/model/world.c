@@ -4,11 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>
+#include "fabric.h"
 #include "world.h"
 
 struct world W __attribute__((aligned(128)));
 int cur;
-int coarse, tso, lag, hurried, handover;
+int coarse, plain, tso, lag, hurried, handover;
 const char *wrong;
 
 static char stack[2][STACK] __attribute__((aligned(128)));
@@ -43,12 +44,14 @@ static int shared(const volatile void *p)
 {
 	const char *c = (const char *)(uintptr_t)p, *b = (const char *)&W.block[0][0];
 
+	if (hosts && c >= (const char *)X.block && c < (const char *)X.block + sizeof(X.block))
+		return 1;
 	return c >= b && c < b + sizeof(W.block);
 }
 
 void model_point(const volatile void *p)
 {
-	if (!coarse && shared(p))
+	if (!coarse && !plain && shared(p))
 		model_yield();
 }
 
@@ -206,6 +209,7 @@ void world_init(void)
 			setcontext(&boot);
 	}
 	end_start();
+	fabric_start();
 }
 
 /* ---- states ------------------------------------------------------------------- */
@@ -214,6 +218,7 @@ struct snapshot {
 	struct world w;
 	struct xr_flow_slab slab;
 	struct xr_upgrade up[2];
+	struct fabric x;
 	char stack[2][STACK];
 };
 
@@ -237,6 +242,8 @@ void snapshot_save(struct snapshot *s)
 	int e;
 
 	s->w = W;
+	if (hosts)
+		s->x = X;
 	s->slab = xr_slab;
 	memcpy(s->up, xr_up_table, sizeof(s->up));
 	for (e = 0; e < 2; e++)
@@ -248,6 +255,8 @@ void snapshot_load(const struct snapshot *s)
 	int e;
 
 	W = s->w;
+	if (hosts)
+		X = s->x;
 	xr_slab = s->slab;
 	memcpy(xr_up_table, s->up, sizeof(s->up));
 	for (e = 0; e < 2; e++)
@@ -279,6 +288,8 @@ uint64_t world_hash(void)
 	uint64_t h = hash(1, &W, sizeof(W));
 	int e;
 
+	if (hosts)
+		h = hash(h, &X, sizeof(X));
 	h = hash(h, &xr_slab, sizeof(xr_slab));
 	h = hash(h, xr_up_table, sizeof(struct xr_upgrade) * 2);
 	for (e = 0; e < 2; e++)

@@ -15,7 +15,7 @@
 #define SLOTS	8u
 #define CHUNKS	2u
 #define DIRS	2u		/* direction blocks of each end: one for each time on the ring */
-#define QUEUE	16u		/* bytes that a kernel socket may hold in the model */
+#define QUEUE	48u		/* bytes that a kernel socket may hold in the model */
 #define STACK	32768u
 
 #define FD(e)	(10 + (e))	/* the kernel socket of an end */
@@ -110,6 +110,7 @@ extern struct world W;
 extern int cur;				/* the end that runs */
 extern const char *wrong;		/* the property that does not hold, NULL while all do */
 extern int coarse;			/* calls are not interrupted */
+extern int plain;	/* memory accesses are no points of their own: calls are interrupted at system calls */
 extern int tso;		/* stores wait in a buffer */
 extern int lag;				/* bytes spend time on the wire */
 extern int hurried;	/* between two calls no time passes */
