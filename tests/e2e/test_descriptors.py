@@ -196,7 +196,7 @@ import os, socket, sys, threading
 l = socket.create_server(("127.0.0.1", 0))
 print(l.getsockname()[1], flush=True)
 c = l.accept()[0]
-for _ in range(200):
+for _ in range(1000):
     c.sendall(c.recv(64))
 print("ready", flush=True)
 sys.stdin.readline()
@@ -231,7 +231,7 @@ def test_children_at_the_limit(env):
         pytest.skip("one end alone holds none")
     server = env.start("server", ["/usr/bin/python3", "-c", FORKER], preexec=low)
     client = env.start("client", ["/usr/bin/python3", "-c", CLIENT, server.line()])
-    client.say("200\n")
+    client.say("1000\n")
     assert client.line(30) == "ok" and server.line(30) == "ready"
     if env.lifts:
         assert [f for f in env.flows(server.pid) if f["carrier"] == env.fabric]
