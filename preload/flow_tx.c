@@ -149,8 +149,11 @@ static int tx_peer_gone(struct xr_flow *f, int fd, uint64_t now)
 
 	if (xr_unlikely(xr_flow_peer_state(f) & XR_DIR_CLOSED))
 		return 1;
-	/* a peer on another host does not say so there: what the socket showed has to do */
-	if (f->far && (xr_load_relaxed(&f->rx_dead) & (POLLERR | POLLHUP)))
+	/*
+	 * A peer on another host does not say so there, nor does an administrator who destroyed an end: what
+	 * the socket has shown, perhaps to a read that was told, has to do.
+	 */
+	if (xr_unlikely(xr_load_relaxed(&f->rx_dead) & (POLLERR | POLLHUP)))
 		return 1;
 	if (xr_likely(now - f->tx_checked < TX_CHECK_CYCLES && !xr_load_relaxed(&f->rx_look)))
 		return 0;
@@ -424,8 +427,8 @@ static inline int tx_steady(struct xr_flow *f)
 {
 	return f->tx.stream && xr_load_relaxed(&f->tx_state) == XR_TX_RING &&
 	       !(f->tx_shut | f->rx_reset | xr_load_relaxed(&f->rx_look) | xr_load_relaxed(&f->err)) &&
-	       !xr_flow_up(f) && !f->far && !xr_tuned(&xr_cfg.trace_sample) &&
-	       !(xr_flow_peer_state(f) & XR_DIR_CLOSED);
+	       !(xr_load_relaxed(&f->rx_dead) & (POLLERR | POLLHUP)) && !xr_flow_up(f) && !f->far &&
+	       !xr_tuned(&xr_cfg.trace_sample) && !(xr_flow_peer_state(f) & XR_DIR_CLOSED);
 }
 
 /*
