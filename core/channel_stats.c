@@ -128,6 +128,10 @@ static void stats_figures(const struct xrdma_context *ctx, uint64_t *at, uint64_
 	at[XR_CHANPROC_STALE] = ctx->stale;
 	at[XR_CHANPROC_POOL_BYTES] = alive * ctx->pool.used;
 	at[XR_CHANPROC_POOL_BUFFERS] = alive * ctx->pool.bufs;
+	at[XR_CHANPROC_POOL_HUGE] = alive * ctx->pool.huge;
+	at[XR_CHANPROC_HUGE_MISSED] = ctx->pool.missed;
+	at[XR_CHANPROC_POOL_FAR] = alive * ctx->pool.far;
+	at[XR_CHANPROC_NODE_REFUSED] = ctx->pool.refused;
 }
 
 static void stats_context(struct xrdma_context *ctx, uint64_t alive)
@@ -144,10 +148,23 @@ static void stats_context(struct xrdma_context *ctx, uint64_t alive)
 	}
 }
 
+/* A thread may have moved to another node, and a node that was full may have given its memory elsewhere. */
+static void stats_place(struct xrdma_context *ctx)
+{
+	uint64_t now = xr_now_ns();
+
+	if (now < ctx->placed_at)
+		return;
+	ctx->placed_at = now + XR_CONTEXT_PLACE;
+	xr_pool_look(&ctx->pool);
+}
+
 void xr_context_tell(struct xrdma_context *ctx)
 {
 	struct xrdma_channel *ch;
 
+	if (xr_unlikely(ctx->dev->place.nodes))
+		stats_place(ctx);
 	if (!ctx->listed)
 		return;
 	while ((ch = ctx->untold)) {

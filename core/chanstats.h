@@ -79,7 +79,11 @@ enum xr_chanstat {
 	X(QP_DROPPED, qp_dropped, 0, "queue pairs that could not be kept")			\
 	X(STALE, stale, 0, "completions of earlier users of a queue pair")			\
 	X(POOL_BYTES, pool_bytes, 1, "registered memory of the contexts")			\
-	X(POOL_BUFFERS, pool_buffers, 1, "buffers of it in use")
+	X(POOL_BUFFERS, pool_buffers, 1, "buffers of it in use")				\
+	X(POOL_HUGE, pool_huge, 1, "bytes of it in huge pages")					\
+	X(HUGE_MISSED, huge_missed, 0, "pieces of it that there were no huge pages for")	\
+	X(POOL_FAR, pool_far, 1, "bytes of it on another node of the machine than its user")	\
+	X(NODE_REFUSED, node_refused, 0, "pieces of it whose node could not be chosen")
 
 enum xr_chanproc {
 #define XR_CHANPROC_ENUM(SYM, name, gauge, text) XR_CHANPROC_##SYM,

@@ -68,6 +68,8 @@ int xr_context_create(struct xrdma_context **out, const char *device,
 	if (r)
 		goto free_context;
 	ctx->ops->query(ctx->dev, &ctx->caps);
+	xr_place_for(&ctx->dev->place, ctx->caps.network ? ctx->caps.device : NULL);
+	ctx->dev->place.huge = (uint8_t)ctx->option[XRDMA_OPT_HUGE_PAGES];
 	/* where a probe needs the peer's CPU it proves nothing, and the device knows who died */
 	if (!ctx->caps.passive)
 		ctx->option[XRDMA_OPT_KEEPALIVE_MS] = ctx->option[XRDMA_OPT_KEEPALIVE_PROBES] = 0;

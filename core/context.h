@@ -21,6 +21,7 @@
 
 #define XR_CONTEXT_CQE	16384u
 #define XR_CONTEXT_EVENTS 64u	/* rounds of a spinning program between two looks at connections ... */
+#define XR_CONTEXT_PLACE	1000000000u	/* ns between two looks at where memory lies */
 #define XR_CONTEXT_BUSY	2500000u	/* ... and cycles, about a ms, while messages keep it busy */
 
 struct xr_listener {
@@ -68,6 +69,7 @@ struct xrdma_context {
 	struct xr_budget budget;	/* READs of all channels */
 	struct xr_adapt fetch;	/* what the network takes of them */
 	uint64_t pace;		/* ns: when a channel that was held back may go on; 0: none */
+	uint64_t placed_at;	/* ns: when to look where its memory lies; machines with several nodes */
 	uint64_t out_bytes;	/* buffers of messages that are not settled */
 	struct xrdma_channel *channels;
 	struct xr_listener *listeners;

@@ -39,6 +39,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include "place.h"
 
 struct xr_fabric_ops;
 
@@ -47,6 +48,7 @@ struct xr_fabric_ops;
 struct xr_dev {
 	const struct xr_fabric_ops *ops;
 	void *user;
+	struct xr_place place;	/* the user's: where mr_alloc() is to find memory */
 };
 
 struct xr_pd {
@@ -58,6 +60,7 @@ struct xr_mr {
 	void *addr;
 	size_t len;
 	uint32_t lkey, rkey;	/* rkey 0: no remote access */
+	struct xr_placed placed;	/* mr_alloc(): where it found it */
 };
 
 struct xr_cq {

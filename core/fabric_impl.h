@@ -103,30 +103,4 @@ static inline void xr_cm_queue_drop(struct xr_cm_queue *q, const struct xr_cm_id
 	q->tail = pp;
 }
 
-/* ---- memory ------------------------------------------------------------------ */
-
-/*
- * *len, made whole pages, of zeroed memory.  Shared: a child that is forked sees it, and no page of it is ever copied
- * away from the device.  flags: more ones for mmap(2).  0 or -errno.
- */
-static inline int xr_mr_memory(size_t *len, int flags, void **mem)
-{
-	size_t n = XR_ALIGN(*len, (size_t)4096);
-	int fd = memfd_create("xrdma-pool", MFD_CLOEXEC), r;
-	void *p;
-
-	if (fd < 0)
-		return -errno;
-	r = ftruncate(fd, (off_t)n) ? -errno : 0;
-	p = r ? MAP_FAILED : mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED | flags, fd, 0);
-	if (!r && p == MAP_FAILED)
-		r = -errno;
-	close(fd);
-	if (r)
-		return r;
-	*len = n;
-	*mem = p;
-	return 0;
-}
-
 #endif

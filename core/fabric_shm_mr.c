@@ -143,17 +143,20 @@ int shm_mr_reg(struct xr_pd *pd, void *addr, size_t len, uint32_t access, struct
 
 int shm_mr_alloc(struct xr_pd *pd, size_t len, uint32_t access, struct xr_mr **mr)
 {
+	struct xr_placed placed;
 	void *p = NULL;
 	int r;
 
 	if (!len || (access & ~KEY_ACCESS))
 		return -EINVAL;
-	r = xr_mr_memory(&len, MAP_NORESERVE, &p);
+	r = xr_place_memory(&len, MAP_NORESERVE, &pd->dev->place, &placed, &p);
 	if (r)
 		return r;
 	r = mr_new(pd, p, len, access, 1, mr);
 	if (r)
 		munmap(p, len);
+	else
+		(*mr)->placed = placed;
 	return r;
 }
 

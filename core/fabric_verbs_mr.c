@@ -139,20 +139,29 @@ int v_mr_reg(struct xr_pd *pd, void *addr, size_t len, uint32_t access, struct x
 
 int v_mr_alloc(struct xr_pd *pd, size_t len, uint32_t access, struct xr_mr **mr)
 {
+	int old = ibv_is_fork_initialized() == IBV_FORK_ENABLED, r;
+	struct xr_place want = pd->dev->place;
+	struct xr_placed placed;
 	void *p = NULL;
-	int r;
 
 	if (!len || (access & ~MR_ACCESS))
 		return -EINVAL;
-	r = xr_mr_memory(&len, 0, &p);
+	/* the library takes parts of it from children, which huge pages do not let it */
+	if (old)
+		want.huge = 0;
+	r = xr_place_memory(&len, 0, &want, &placed, &p);
 	if (r)
 		return r;
+	placed.missed |= old && pd->dev->place.huge;
 	r = mr_new(pd, p, len, access, 1, mr);
-	if (r)
+	if (r) {
 		munmap(p, len);
-	else if (ibv_is_fork_initialized() == IBV_FORK_ENABLED)
+		return r;
+	}
+	(*mr)->placed = placed;
+	if (old)
 		madvise(p, len, MADV_DOFORK);
-	return r;
+	return 0;
 }
 
 /* The last of it: the hardware knows no window of it any more. */

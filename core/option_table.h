@@ -33,6 +33,8 @@
 	X(REST_MS, rest_ms, MS, 0, 3600000, 1000,					\
 	  "a channel without messages for so long goes to rest; 0: never")		\
 	X(TRACE_SAMPLE, trace_sample, NUMBER, 0, 1000000000, 0,				\
-	  "one in so many messages is recorded for xr-trace; 0: none")
+	  "one in so many messages is recorded for xr-trace; 0: none")			\
+	X(HUGE_PAGES, huge_pages, NUMBER, 0, 1, 1,					\
+	  "1: registered memory that is made afterwards is in huge pages, when there are any")
 
 #endif

@@ -23,6 +23,7 @@ struct xr_arena {
 	uint32_t class, count, nfree;
 	uint32_t *stack;	/* indexes of free buffers, the last one put on top: warm */
 	uint64_t *out;		/* a bit per buffer */
+	uint8_t huge, far;	/* counted in the pool */
 };
 
 static void part_add(struct xr_pool *p, struct xr_arena *a)
@@ -85,6 +86,8 @@ static void arena_free(struct xr_arena *a)
 	if (r)
 		xr_error("a pool arena of %zu bytes cannot be given back: error %d", a->len, -r);
 	p->used -= a->len;
+	p->huge -= a->huge ? a->len : 0;
+	p->far -= a->far ? a->len : 0;
 	free(a->stack);
 	free(a->out);
 	free(a);
@@ -110,6 +113,10 @@ static int arena_new(struct xr_pool *p, size_t len, uint32_t class, struct xr_ar
 	a->next = p->all;
 	p->all = a;
 	p->used += len;
+	a->huge = a->mr->placed.huge;
+	p->huge += a->huge ? len : 0;
+	p->missed += a->mr->placed.missed;
+	p->refused += a->mr->placed.refused;
 	*arena = a;
 	return 0;
 dereg:
@@ -187,6 +194,21 @@ void xr_pool_trim(struct xr_pool *p)
 
 	while ((a = find_empty(p)))
 		arena_free(a);
+}
+
+void xr_pool_look(struct xr_pool *p)
+{
+	int node = xr_place_node(&p->pd->dev->place), r;
+	struct xr_arena *a;
+
+	p->far = 0;
+	for (a = p->all; a; a = a->next) {
+		r = node < 0 ? 0 : xr_place_far(a->mr->addr, a->mr->len, node);
+		if (r < 0)
+			xr_info("the kernel does not say where memory lies: error %d", -r);
+		a->far = r > 0;
+		p->far += a->far ? a->len : 0;
+	}
 }
 
 int xr_pool_get(struct xr_pool *p, size_t len, struct xr_buf *buf)

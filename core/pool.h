@@ -39,6 +39,8 @@ struct xr_pool {
 	struct xr_pd *pd;
 	uint64_t budget, used;	/* bytes of arenas */
 	uint64_t bufs;		/* buffers that are out */
+	uint64_t huge, far;	/* bytes of arenas in huge pages; on another node than they should be, when looked at */
+	uint64_t missed, refused;	/* arenas for which there were no huge pages; whose node could not be chosen */
 	struct xr_arena *part[XR_POOL_CLASSES];	/* arenas with a free buffer, by class */
 	struct xr_arena *all;
 };
@@ -55,6 +57,8 @@ int xr_pool_destroy(struct xr_pool *p);
 int xr_pool_get(struct xr_pool *p, size_t len, struct xr_buf *buf);
 /* Gives arenas without a buffer that is out back to the device. */
 void xr_pool_trim(struct xr_pool *p);
+/* Looks where the arenas lie. */
+void xr_pool_look(struct xr_pool *p);
 /* Takes it back and clears *buf.  -EINVAL: not a buffer of this pool that is out. */
 int xr_pool_put(struct xr_pool *p, struct xr_buf *buf);
 

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Arenas: sealed memfds, one written by each end of a link. */
+/*
+ * Arenas: sealed memfds, one written by each end of a link.
+ *
+ * Of small pages, which are there when they are first written to: a connection at rest has a few of them, on the node
+ * of the thread that wrote.  Huge ones would all have to be there from the start (place.h).
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>

@@ -48,6 +48,8 @@ int xrdma_set_option(struct xrdma_context *ctx, enum xrdma_option option, uint64
 			return r;
 	}
 	ctx->option[option] = value;
+	if (option == XRDMA_OPT_HUGE_PAGES)
+		ctx->dev->place.huge = (uint8_t)value;
 	if (option == XRDMA_OPT_QP_CACHE)
 		xr_qpcache_limit(&ctx->qps, (uint32_t)value);
 	if (option == XRDMA_OPT_REST_MS)
@@ -195,6 +197,10 @@ void xrdma_get_context_stats(const struct xrdma_context *ctx, struct xrdma_conte
 	s->stale = ctx->stale;
 	s->pool_bytes = ctx->pool.used;
 	s->pool_buffers = ctx->pool.bufs;
+	s->pool_huge = ctx->pool.huge;
+	s->huge_missed = ctx->pool.missed;
+	s->pool_far = ctx->pool.far;
+	s->node_refused = ctx->pool.refused;
 	s->fetching = ctx->budget.used;
 }
 

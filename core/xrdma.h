@@ -132,15 +132,16 @@ enum xrdma_option {
 	 * and one in so many of the others that are sent, which then get one: 0..1000000000, 0.
 	 */
 	XRDMA_OPT_TRACE_SAMPLE,
+	XRDMA_OPT_HUGE_PAGES,	/* 1: registered memory is in huge pages, when there are any: 0..1, 1 */
 	XRDMA_OPT_COUNT
 };
 
 /*
- * The keepalive options, QP_CACHE, REST_MS and TRACE_SAMPLE hold at once, all others for channels that are made
- * afterwards. Preset for keepalive are 2000 ms and 3 probes, on the shm device 0 and 0: there the kernel tells who
- * died, and a peer that computes is not dead. -EINVAL: unknown or out of range; -EBUSY: POOL_BYTES, QUEUE_US and
- * FETCH_BYTES once there was a channel; -EACCES, -ENOSPC, ...: TRACE_SAMPLE, where records cannot be kept. The
- * context's thread.
+ * The keepalive options, QP_CACHE, REST_MS and TRACE_SAMPLE hold at once, HUGE_PAGES for memory and all others for
+ * channels that are made afterwards. Preset for keepalive are 2000 ms and 3 probes, on the shm device 0 and 0: there
+ * the kernel tells who died, and a peer that computes is not dead. -EINVAL: unknown or out of range; -EBUSY:
+ * POOL_BYTES, QUEUE_US and FETCH_BYTES once there was a channel; -EACCES, -ENOSPC, ...: TRACE_SAMPLE, where records
+ * cannot be kept. The context's thread.
  */
 int xrdma_set_option(struct xrdma_context *ctx, enum xrdma_option option, uint64_t value);
 
@@ -297,6 +298,10 @@ struct xrdma_context_stats {
 	uint64_t qp_dropped;		/* that could not be kept */
 	uint64_t stale;			/* completions of earlier users of a queue pair */
 	uint64_t pool_bytes, pool_buffers;	/* gauges: registered memory, buffers of it in use */
+	uint64_t pool_huge;		/* gauge: of that memory, what is in huge pages */
+	uint64_t huge_missed;		/* pieces of it that there were not enough huge pages for */
+	uint64_t pool_far;		/* gauge, of about a second ago: what lies on another node than its user */
+	uint64_t node_refused;		/* pieces of it whose node could not be chosen */
 	uint64_t recv_bytes;		/* gauge: of that memory, what receives hold */
 	uint64_t fetching;		/* gauge: bytes that are being READ */
 };
