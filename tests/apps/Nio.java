@@ -11,7 +11,7 @@ public class Nio {
 	static void server() throws Exception {
 		Selector sel = Selector.open();
 		ServerSocketChannel l = ServerSocketChannel.open();
-		l.bind(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0));
+		l.bind(new InetSocketAddress(InetAddress.getByName(System.getenv("TEST_ADDRESS")), 0));
 		l.configureBlocking(false);
 		l.register(sel, SelectionKey.OP_ACCEPT);
 		System.out.println(((InetSocketAddress) l.getLocalAddress()).getPort());
@@ -42,7 +42,7 @@ public class Nio {
 
 	static void one(int port, int seed) throws Exception {
 		Random r = new Random(seed);
-		try (Socket s = new Socket(InetAddress.getLoopbackAddress(), port)) {
+		try (Socket s = new Socket(InetAddress.getByName(System.getenv("TEST_ADDRESS")), port)) {
 			s.setTcpNoDelay(true);
 			for (int i = 0; i < 300; i++) {
 				byte[] out = new byte[1 + r.nextInt(i % 10 == 0 ? 50000 : 500)];

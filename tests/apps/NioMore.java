@@ -46,7 +46,7 @@ public class NioMore {
 	}
 
 	static void useBlocking(int port, int seed) throws Exception {
-		try (SocketChannel c = SocketChannel.open(new InetSocketAddress(InetAddress.getLoopbackAddress(), port))) {
+		try (SocketChannel c = SocketChannel.open(new InetSocketAddress(InetAddress.getByName(System.getenv("TEST_ADDRESS")), port))) {
 			c.setOption(StandardSocketOptions.TCP_NODELAY, true);
 			for (int i = 0; i < TURNS; i++) {
 				byte[] out = bytes(seed, i);
@@ -87,7 +87,7 @@ public class NioMore {
 			One o = new One();
 			o.seed = i;
 			o.next();
-			c.connect(new InetSocketAddress(InetAddress.getLoopbackAddress(), port));
+			c.connect(new InetSocketAddress(InetAddress.getByName(System.getenv("TEST_ADDRESS")), port));
 			c.register(sel, SelectionKey.OP_CONNECT, o);
 		}
 		while (left > 0) {
@@ -192,7 +192,7 @@ public class NioMore {
 
 	static void useAsync(int port, int seed) throws Exception {
 		try (AsynchronousSocketChannel c = AsynchronousSocketChannel.open()) {
-			c.connect(new InetSocketAddress(InetAddress.getLoopbackAddress(), port)).get();
+			c.connect(new InetSocketAddress(InetAddress.getByName(System.getenv("TEST_ADDRESS")), port)).get();
 			for (int i = 0; i < TURNS; i++) {
 				ByteBuffer out = ByteBuffer.wrap(bytes(seed, i)), got = ByteBuffer.allocate(out.remaining());
 				while (out.hasRemaining())
@@ -209,7 +209,7 @@ public class NioMore {
 	}
 
 	static void serve(String kind) throws Exception {
-		InetSocketAddress any = new InetSocketAddress(InetAddress.getLoopbackAddress(), 0);
+		InetSocketAddress any = new InetSocketAddress(InetAddress.getByName(System.getenv("TEST_ADDRESS")), 0);
 		if (kind.equals("async")) {
 			AsynchronousServerSocketChannel l = AsynchronousServerSocketChannel.open().bind(any, 200);
 			System.out.println(((InetSocketAddress) l.getLocalAddress()).getPort());

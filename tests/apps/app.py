@@ -12,20 +12,20 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PYTHON = "/usr/bin/python3"
 
 
-def free_port(env):
+def free_port(env, role="server"):
     """A port that nobody had a moment ago, where the server will be. Whoever starts one with it tries
     again if it lost."""
-    with env.on("server"), socket.socket() as s:
-        s.bind((env.address, 0))
+    with env.on(role), socket.socket() as s:
+        s.bind((env.address_of(role), 0))
         return s.getsockname()[1]
 
 
-def listening(env, port):
+def listening(env, port, role="server"):
     """Somebody listens there; looked up, not connected to."""
     want = ":%04X" % port
     for name in ("tcp", "tcp6"):
         try:
-            with env.on("server"), open("/proc/thread-self/net/" + name) as f:
+            with env.on(role), open("/proc/thread-self/net/" + name) as f:
                 for line in f:
                     part = line.split()
                     if len(part) > 3 and part[1].endswith(want) and part[3] == "0A":
@@ -38,10 +38,10 @@ def listening(env, port):
 def serve(env, make, tries=5, role="server", **kw):
     """Start a server: make(port) gives its command line. Returns (process, port) once it listens."""
     for _ in range(tries):
-        port = free_port(env)
+        port = free_port(env, role)
         p = env.start(role, make(port), **kw)
         end = time.monotonic() + 15
-        while not listening(env, port):
+        while not listening(env, port, role):
             if p.poll() is not None:
                 break
             assert time.monotonic() < end, "does not listen: " + p.describe()

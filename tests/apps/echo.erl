@@ -47,7 +47,7 @@ serve(S, 3) ->
     end.
 
 client(Me, Port, I) ->
-    {ok, S} = gen_tcp:connect("127.0.0.1", Port, [binary, {packet, 4}, {active, I rem 2 =:= 0}, {nodelay, true}]),
+    {ok, S} = gen_tcp:connect(os:getenv("TEST_ADDRESS", "127.0.0.1"), Port, [binary, {packet, 4}, {active, I rem 2 =:= 0}, {nodelay, true}]),
     turns(S, I, 60),
     Me ! {self(), warm},
     wait(S, I),

@@ -12,8 +12,15 @@ import (
 	"os/user"
 )
 
+func address() string {
+	if a := os.Getenv("TEST_ADDRESS"); a != "" {
+		return a
+	}
+	return "127.0.0.1"
+}
+
 func serve() {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", address()+":0")
 	if err != nil {
 		panic(err)
 	}
@@ -31,7 +38,7 @@ func serve() {
 }
 
 func one(port string, seed int64, done chan error) {
-	c, err := net.Dial("tcp", "127.0.0.1:"+port)
+	c, err := net.Dial("tcp", address()+":"+port)
 	if err != nil {
 		done <- err
 		return

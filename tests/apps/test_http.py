@@ -113,7 +113,7 @@ def judge(p, closed=0, timeout=40):
     m = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", text)
     connect, read, write, timeout = map(int, m.groups()) if m else (0, 0, 0, 0)
     assert (connect, write, timeout) == (0, 0, 0) and read <= closed, text
-    assert int(re.search(r"(\d+) requests in", text).group(1)) > 100, text
+    assert int(re.search(r"(\d+) requests in", text).group(1)) > app.load(100), text
 
 
 @pytest.mark.parametrize("name", ["k", "small", "m"])
@@ -216,6 +216,7 @@ def test_node(env):
     assert p.returncode == 0, p.describe()
 
 
+@pytest.mark.one_host     # the client listens, too
 def test_node_net(env):
     """Half-open ends, backpressure both ways, corked writes, resets, time-outs."""
     node = app.need("node")

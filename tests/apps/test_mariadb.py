@@ -33,11 +33,11 @@ def test_mariadb(env, tmp_path, empty):
     shutil.copytree(empty, tmp_path / "data")
     p, port = app.serve(env, lambda port: [
         server, *SMALL, "--datadir=%s" % (tmp_path / "data"), "--user=root", "--port=%d" % port,
-        "--bind-address=127.0.0.1", "--socket=%s" % (tmp_path / "s"), "--skip-name-resolve",
+        "--bind-address=" + env.address, "--socket=%s" % (tmp_path / "s"), "--skip-name-resolve",
         "--max-allowed-packet=32M"])
 
     def sql(text, timeout=60):
-        return app.run(env, [client, "--no-defaults", "--protocol=tcp", "-h", "127.0.0.1", "-P", port, "-u", "root",
+        return app.run(env, [client, "--no-defaults", "--protocol=tcp", "-h", env.address, "-P", port, "-u", "root",
                              "--max-allowed-packet=32M", "-N", "-B"], stdin=text.encode(), timeout=timeout)
 
     # rows of any size, the largest beyond every buffer, by one connection and back by another
@@ -48,7 +48,7 @@ def test_mariadb(env, tmp_path, empty):
     assert [app.sha(bytes.fromhex(x)) for x in back] == [app.sha(b) for b in rows]
 
     sql("create database sbtest;\n")
-    at = [sysbench, "oltp_read_write", "--db-driver=mysql", "--mysql-host=127.0.0.1", "--mysql-port=%d" % port,
+    at = [sysbench, "oltp_read_write", "--db-driver=mysql", "--mysql-host=" + env.address, "--mysql-port=%d" % port,
           "--mysql-user=root", "--tables=2", "--table-size=500", "--threads=4"]
     app.run(env, [*at, "prepare"])
     run = env.start("client", [*at, "--time=%d" % (20 if ALL else 3), "run"])

@@ -18,8 +18,8 @@ defaults
 	timeout client 30s
 	timeout server 30s
 listen front
-	bind 127.0.0.1:%d
-	server back 127.0.0.1:%d
+	bind %s:%d
+	server back %s:%d
 """
 
 # what is asked for, and how often the answer was another
@@ -43,15 +43,15 @@ def test_haproxy(env, tmp_path):
     haproxy = app.need("haproxy")
     data = app.blob(8_000_000)
     (tmp_path / "f").write_bytes(data)
-    _, behind = app.serve(env, lambda port: [app.PYTHON, "-m", "http.server", "--bind", "127.0.0.1", port],
+    _, behind = app.serve(env, lambda port: [app.PYTHON, "-m", "http.server", "--bind", env.address, port],
                               cwd=tmp_path)
 
     def make(port):
-        (tmp_path / "cfg").write_text(PROXY % (port, behind))
+        (tmp_path / "cfg").write_text(PROXY % (env.address, port, env.address, behind))
         return [haproxy, "-db", "-f", tmp_path / "cfg"]
     _, port = app.serve(env, make)
     for _ in range(3):
-        out = app.run(env, [app.need("curl"), "-sS", "--noproxy", "*", "http://127.0.0.1:%d/f" % port])
+        out = app.run(env, [app.need("curl"), "-sS", "--noproxy", "*", "http://%s:%d/f" % (env.address, port)])
         assert app.sha(out) == app.sha(data)
 
 
@@ -62,10 +62,10 @@ def test_haproxy_before_nginx(env, tmp_path):
     n = Nginx(env, tmp_path)
 
     def make(port):
-        (tmp_path / "cfg").write_text(PROXY.replace("mode tcp", "mode http\n\thttp-reuse always") % (port, n.port))
+        (tmp_path / "cfg").write_text(PROXY.replace("mode tcp", "mode http\n\thttp-reuse always") % (env.address, port, env.address, n.port))
         return [haproxy, "-db", "-f", tmp_path / "cfg"]
     p, port = app.serve(env, make)
-    url = "http://127.0.0.1:%d/" % port
+    url = "http://%s:%d/" % (env.address, port)
     (tmp_path / "check.lua").write_text(LUA)
     load = env.start("client", [wrk, "-t", "2", "-c", "50", "-d", "3", "-s", tmp_path / "check.lua", url + "k"])
     app.check_live(env, port, share=0.3)
@@ -90,11 +90,11 @@ def test_rsync_daemon(env, tmp_path):
 
     def make(port):
         (tmp_path / "cfg").write_text(
-            "use chroot = no\nport = %d\naddress = 127.0.0.1\nuid = %d\ngid = %d\n[m]\npath = %s\nread only = no\n"
-            % (port, os.geteuid(), os.getegid(), tmp_path / "store"))
+            "use chroot = no\nport = %d\naddress = %s\nuid = %d\ngid = %d\n[m]\npath = %s\nread only = no\n"
+            % (port, env.address, os.geteuid(), os.getegid(), tmp_path / "store"))
         return [rsync, "--daemon", "--no-detach", "--config=%s" % (tmp_path / "cfg")]
     _, port = app.serve(env, make)
-    url = "rsync://127.0.0.1:%d/m/" % port
+    url = "rsync://%s:%d/m/" % (env.address, port)
     app.run(env, [rsync, "-a", "%s/src/" % tmp_path, url])
     with open(tmp_path / "src/50", "r+b") as f:
         f.seek(100_000)

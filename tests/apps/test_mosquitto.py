@@ -26,5 +26,6 @@ def test_mosquitto(env, tmp_path, qos):
     for s in subs:
         assert app.sha(app.finish(s)) == app.sha(lines)
         assert s.returncode == 0, s.describe()
-    if env.lifts:
+    # between hosts it takes some time until they have met, which few messages do not last for
+    if env.fabric == "shm" and env.lifts:
         assert env.counters(p.pid)[0]["flows_upgraded"] >= clients

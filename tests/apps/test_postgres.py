@@ -16,7 +16,7 @@ import harness
 pytestmark = pytest.mark.timeout(120)
 
 SETTINGS = """
-listen_addresses = '127.0.0.1'
+listen_addresses = '%s'
 unix_socket_directories = ''
 fsync = off
 ssl = off
@@ -45,7 +45,7 @@ class Cluster:
         self.env, self.bin = env, programs()
         self.top = tempfile.mkdtemp(prefix="xrdma-pg-")
         env.closers.append(self.end)
-        self.servers, self.user = [], None
+        self.servers, self.where, self.user = [], {}, None
         if os.geteuid() == 0:
             self.user = pwd.getpwnam("postgres")
             for d in (self.top, env.stats):
@@ -62,6 +62,13 @@ class Cluster:
     def path(self, *names):
         return os.path.join(self.top, *names)
 
+    def make_primary(self):
+        self.run("initdb", "-A", "trust", "-U", "postgres", "-N", "--no-instructions", "--locale=C", "-D", self.path("primary"),
+                 role=None)
+        with open(self.path("primary", "pg_hba.conf"), "a") as f:
+            f.write("host all all all trust\nhost replication all all trust\n")
+        return self.serve("primary", "server")
+
     def become(self):
         if self.user:
             os.setgroups([])
@@ -74,21 +81,21 @@ class Cluster:
     def serve(self, name, role):
         def make(port):
             with open(self.path(name, "postgresql.conf"), "w") as f:
-                f.write(SETTINGS % port)
+                f.write(SETTINGS % (self.env.address_of(role), port))
             return [os.path.join(self.bin, "postgres"), "-D", self.path(name)]
         p, port = app.serve(self.env, make, role=role, preexec=self.become, cwd=self.top)
         self.servers.append(p)
+        self.where[port] = self.env.address_of(role)
         harness.until(lambda: self.answers(port), 20, "the server answers", 0.1)
         return port
 
     def answers(self, port):
-        p = self.env.start(None, [os.path.join(self.bin, "pg_isready"), "-q", *self.at(port)], preexec=self.become)
+        p = self.env.start("client", [os.path.join(self.bin, "pg_isready"), "-q", *self.at(port)], preexec=self.become)
         p.wait(10)
         return p.returncode == 0
 
-    @staticmethod
-    def at(port):
-        return ["-h", "127.0.0.1", "-p", port]
+    def at(self, port):
+        return ["-h", self.where[port], "-p", port]
 
     def sql(self, port, text, **kw):
         return self.run("psql", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", "postgres", *self.at(port),
@@ -105,12 +112,8 @@ select md5(string_agg(t::text, '|' order by n)) from bulk t;"""
 def test_postgres_with_a_standby(env):
     """What was written by many clients is found at the standby, row by row."""
     c = Cluster(env)
-    c.run("initdb", "-A", "trust", "-U", "postgres", "-N", "--no-instructions", "--locale=C", "-D", c.path("primary"),
-          role=None)
-    with open(c.path("primary", "pg_hba.conf"), "a") as f:
-        f.write("host replication all 127.0.0.1/32 trust\n")
     env.env.update(PGUSER="postgres", PGSSLMODE="disable", PGGSSENCMODE="disable")
-    port = c.serve("primary", "server")
+    port = c.make_primary()
     c.run("pgbench", "-i", "-q", "-s", "1", "-d", "postgres", *c.at(port))
     c.run("pg_basebackup", "-c", "fast", "-R", "-D", c.path("standby"), *c.at(port))
     second = c.serve("standby", "client")
@@ -136,7 +139,9 @@ def test_postgres_with_a_standby(env):
         # the stream to the standby is a connection between two servers
         def stream():
             return [f for f in env.flows() if f["program"] == "postgres" and f["peer_port"] == port]
-        harness.until(lambda: any(env.settled(f) for f in stream()), 10, lambda: "the stream on shm: %r" % stream())
+        # between hosts it takes a thread, which there is none for in a handler: PostgreSQL 15 forks its receiver there
+        harness.until(lambda: any(env.settled(f) or env.fabric == "rdma" and f["reason"] == "limit-threads" for f in stream()),
+                      10, lambda: "the stream on its fabric: %r" % stream())
 
 
 @pytest.mark.modes("both")
@@ -144,10 +149,8 @@ def test_postgres_with_a_standby(env):
 def test_backends_are_held_as_their_postmaster_is(env):
     """xr-stat --retreat before there is any connection: each backend is forked later."""
     c = Cluster(env)
-    c.run("initdb", "-A", "trust", "-U", "postgres", "-N", "--no-instructions", "--locale=C", "-D", c.path("primary"),
-          role=None)
     env.env.update(PGUSER="postgres", PGSSLMODE="disable", PGGSSENCMODE="disable")
-    port = c.serve("primary", "server")
+    port = c.make_primary()
 
     with open(c.path("one.sql"), "w") as f:
         f.write("select 1;\n")

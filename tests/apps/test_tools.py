@@ -25,7 +25,7 @@ def test_iperf3(env, args):
     got = json.loads(app.finish(p))
     assert "error" not in got and p.returncode == 0, got.get("error")
     end = got["end"]
-    assert end["sum_received"]["bytes"] > 1_000_000
+    assert end["sum_received"]["bytes"] > app.load(1_000_000)
     assert end["sum_received"]["bytes"] <= end["sum_sent"]["bytes"]
     app.finish(s)
     assert s.returncode == 0, s.describe()

@@ -204,6 +204,9 @@ class Env:
         """with env.on(role): what is started, and each socket that is made, is on that program's host."""
         return self.hosts[role].inside() if role in self.hosts else contextlib.nullcontext()
 
+    def address_of(self, role):
+        return self.hosts[role].address if role in self.hosts else self.address
+
     def shim(self, role):
         return role is not None and self.mode in ("both", role)
 
