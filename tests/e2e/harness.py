@@ -297,14 +297,18 @@ def fds(pid):
     return got
 
 
-def shared_maps(pid):
-    """Shared mappings (memfd or /dev/shm): number and bytes."""
+def shared_maps(pid, pool=True):
+    """
+    Shared mappings (memfd or /dev/shm): number and bytes. pool=False: without the registered memory that is kept from
+    one message to the next and given back at rest, a second (XRDMA_OPT_REST_MS) after the last traffic.
+    """
     n = size = 0
     with open("/proc/%d/maps" % pid) as f:
         for line in f:
             part = line.split(None, 5)
             if len(part) == 6 and part[1][3] == "s" and (
-                    part[5].startswith("/memfd:") or part[5].startswith("/dev/shm/")):
+                    part[5].startswith("/memfd:") or part[5].startswith("/dev/shm/")) and (
+                    pool or not part[5].startswith("/memfd:xrdma-pool")):
                 lo, hi = (int(x, 16) for x in part[0].split("-"))
                 n, size = n + 1, size + hi - lo
     return n, size

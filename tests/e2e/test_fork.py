@@ -297,15 +297,22 @@ def test_pass_fd_to_other_process(pair, unread):
 
 def test_many_forks(live):
     """Fifty children in a row, the flow in use between them; nothing piles up."""
+    def maps():
+        return harness.shared_maps(live.server.pid)[0], harness.shared_maps(live.server.pid, pool=False)
+
     before = None
     for i in range(50):
         assert live.server("system", ":").ret == 0
         live.turns(2, 300)
         if i == 10:
-            before = len(harness.fds(live.server.pid)), harness.shared_maps(live.server.pid)
+            before = len(harness.fds(live.server.pid)), maps()
     # a doorbell is made when somebody first sleeps
     assert len(harness.fds(live.server.pid)) <= before[0] + 2
-    assert harness.shared_maps(live.server.pid) == before[1]
+    now = maps()
+    assert now[1] == before[1][1]
+    # registered memory goes and comes back when the machine stood still for so long that the flow was at rest; a
+    # mapping of each child would be 39
+    assert now[0] <= before[1][0] + 5
     assert os.path.exists("/proc/%d" % live.server.pid)
 
 
