@@ -6,6 +6,7 @@ import os
 import pytest
 
 import app
+import harness
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -25,7 +26,9 @@ def test_iperf3(env, args):
     got = json.loads(app.finish(p))
     assert "error" not in got and p.returncode == 0, got.get("error")
     end = got["end"]
-    assert end["sum_received"]["bytes"] > app.load(1_000_000)
+    # in the guest a piece of 64 bytes takes what a large one does, and more than a millisecond when it is busy
+    least = 64 * 300 if harness.IN_GUEST and "64" in args else app.load(1_000_000)
+    assert end["sum_received"]["bytes"] > least
     assert end["sum_received"]["bytes"] <= end["sum_sent"]["bytes"]
     app.finish(s)
     assert s.returncode == 0, s.describe()
