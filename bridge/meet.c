@@ -436,6 +436,7 @@ int meet_step(struct meet *m, uint64_t now)
 		if (d->ctx)
 			more |= xr_context_event(d->ctx) > 0;
 	meet_reap(m);
+	meet_dev_memory(m);
 	if (more)
 		return 0;
 	for (f = m->flows; f; f = f->next)
@@ -479,6 +480,7 @@ void meet_close(struct meet *m)
 		meet_dev_close(d);
 		free(d);
 	}
+	meet_dev_memory(m);
 	while (m->strangers) {
 		struct meet_end *e = m->strangers;
 

@@ -18,6 +18,7 @@
 #define XR_BRIDGE_MEET_H
 
 #include <stdint.h>
+#include "bridge.h"
 #include "channel.h"
 #include "path.h"
 #include "proof.h"
@@ -56,6 +57,9 @@ struct meet_config {
 	const uint8_t *key;		/* XR_KEY_LEN bytes, or NULL */
 	int trust_fabric, software;	/* settings rdma_trust, rdma_software */
 	uint64_t timeout;		/* ns: setting rendezvous_timeout */
+	int huge_pages;			/* setting rdma_huge_pages */
+	/* NULL, or as in bridge.h */
+	void (*counted)(const uint64_t by[XR_BRIDGE_FIGURES]);
 };
 
 int meet_open(struct meet **m, const struct meet_config *cfg, const struct meet_ops *ops, void *arg);
@@ -146,6 +150,8 @@ struct meet {
 	struct meet_end *strangers;	/* and the ends of flows */
 	uint32_t calls;			/* flows in CONNECTING or CALLED */
 	struct path path;
+	uint64_t memory[XR_BRIDGE_FIGURES];	/* as they were told */
+	uint64_t before[XR_BRIDGE_FIGURES];	/* of contexts that are gone, what is counted */
 };
 
 /* --- meet.c --- */
@@ -167,6 +173,8 @@ struct meet_dev *meet_dev_get(struct meet *m, uint16_t family, const uint8_t add
 			      enum xr_reason *why, uint32_t *again_ms);
 /* Those whose device is gone, and those that nobody uses. */
 void meet_dev_close(struct meet_dev *d);
+/* Tells what memory all of them have, when that has changed. */
+void meet_dev_memory(struct meet *m);
 int meet_listen(struct meet_dev *d, struct meet_flow *f);
 void meet_unlisten(struct meet_flow *f);
 int meet_call(struct meet_dev *d, struct meet_flow *f, struct xrdma_channel **ch);

@@ -173,6 +173,8 @@ static int dev_open(struct meet_dev *d)
 		return -ENODEV;
 	}
 	d->ctx->admit = dev_admit;
+	/* 0 and 1 are within its bounds */
+	xrdma_set_option(d->ctx, XRDMA_OPT_HUGE_PAGES, d->meet->cfg.huge_pages != 0);
 	xr_info("device %s for connections from %s", d->ctx->caps.device, name);
 	if (d->meet->ops.opened)
 		d->meet->ops.opened(d->meet->arg, d->ctx);
@@ -197,8 +199,37 @@ void meet_dev_close(struct meet_dev *d)
 	if (d->meet->ops.gone)
 		d->meet->ops.gone(d->meet->arg, d->ctx);
 	epoll_ctl(d->meet->epoll, EPOLL_CTL_DEL, xrdma_get_event_fd(d->ctx), NULL);
+	d->meet->before[XR_BRIDGE_MISSED] += d->ctx->pool.missed;
+	d->meet->before[XR_BRIDGE_REFUSED] += d->ctx->pool.refused;
 	xr_context_destroy(d->ctx);
 	d->ctx = NULL;
+}
+
+void meet_dev_memory(struct meet *m)
+{
+	uint64_t now[XR_BRIDGE_FIGURES], by[XR_BRIDGE_FIGURES];
+	struct meet_dev *d;
+	int i, changed = 0;
+
+	if (!m->cfg.counted)
+		return;
+	memcpy(now, m->before, sizeof(now));
+	for (d = m->devs; d; d = d->next) {
+		if (!d->ctx)
+			continue;
+		now[XR_BRIDGE_MEMORY] += d->ctx->pool.used;
+		now[XR_BRIDGE_HUGE] += d->ctx->pool.huge;
+		now[XR_BRIDGE_FAR] += d->ctx->pool.far;
+		now[XR_BRIDGE_MISSED] += d->ctx->pool.missed;
+		now[XR_BRIDGE_REFUSED] += d->ctx->pool.refused;
+	}
+	for (i = 0; i < XR_BRIDGE_FIGURES; i++) {
+		by[i] = now[i] - m->memory[i];
+		changed |= by[i] != 0;
+	}
+	if (changed)
+		m->cfg.counted(by);
+	memcpy(m->memory, now, sizeof(now));
 }
 
 struct meet_dev *meet_dev_get(struct meet *m, uint16_t family, const uint8_t addr[16], uint64_t now,

@@ -290,7 +290,8 @@ static int loop(struct carry_all *a, int epoll, uint64_t spin_ns)
 static int bridge_run(const struct xr_bridge_host *h, int cmd)
 {
 	struct meet_config cfg = { .device = h->device, .key = h->key, .trust_fabric = h->trust_fabric,
-				   .software = h->software, .timeout = h->timeout };
+				   .software = h->software, .timeout = h->timeout, .huge_pages = h->huge_pages,
+				   .counted = h->counted };
 	struct carry_all *a = calloc(1, sizeof(*a));
 	int epoll = epoll_create1(EPOLL_CLOEXEC), r;
 

@@ -106,6 +106,11 @@
 	  "the address of a peer can then take over its connections; for closed networks only.")   \
 	X(rdma, rdma_software, RDMA_SOFTWARE, BOOL, "no", 0, 1, NULL, "BOOL",                      \
 	  "use RDMA devices that the kernel emulates",                                             \
-	  "They are slower than TCP; yes is for tests.")
+	  "They are slower than TCP; yes is for tests.")                                           \
+	X(rdma, rdma_huge_pages, RDMA_HUGE_PAGES, BOOL, "yes", 0, 1, NULL, "BOOL",                 \
+	  "take memory for RDMA from huge pages, when there are any",                              \
+	  "Registered memory is taken in pieces of 4 MiB, from the huge pages of 2 MiB that the "  \
+	  "administrator has put aside. Where these do not suffice it is plain memory, and "       \
+	  "rdma_huge_missed counts that.")
 
 #endif /* XR_CONFIG_TABLE_H */

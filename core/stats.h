@@ -83,7 +83,13 @@
 	X(LINKS_REUSED, "links_reused",                                                            \
 	  "times that memory kept for some seconds after the last connection was found good") \
 	X(KEEPALIVE_PROBES, "keepalive_probes", "looks at the other end of connections that were idle") \
-	X(LOCK_WAITS, "lock_waits", "times that a thread found a lock of xrdma held by another one")
+	X(LOCK_WAITS, "lock_waits", "times that a thread found a lock of xrdma held by another one") \
+	X(RDMA_MEMORY, "rdma_memory", "bytes of registered memory for RDMA now")                   \
+	X(RDMA_MEMORY_HUGE, "rdma_memory_huge", "bytes of that in huge pages")                     \
+	X(RDMA_MEMORY_FAR, "rdma_memory_far",                                                      \
+	  "bytes of that on another node of the machine than the device or the thread that uses it") \
+	X(RDMA_HUGE_MISSED, "rdma_huge_missed", "pieces of that for which there were no huge pages") \
+	X(RDMA_NODE_REFUSED, "rdma_node_refused", "pieces of that whose node could not be chosen")
 
 enum xr_stat {
 #define XR_STATS_ENUM(sym, name, text) XR_STAT_##sym,

@@ -10,7 +10,7 @@
  *
  * They talk over a pair of SOCK_SEQPACKET sockets, in records of one size each way; LINK passes
  * the memory of a link. Nothing else is shared: neither side calls the other, but for what starts
- * the module.
+ * the module, and what counts its memory.
  */
 #ifndef XR_BRIDGE_H
 #define XR_BRIDGE_H
@@ -20,7 +20,7 @@
 #include "proof.h"
 #include "reason.h"
 
-#define XR_BRIDGE_ABI	2u
+#define XR_BRIDGE_ABI	3u
 #define XR_BRIDGE_SECRET 32u
 /* Times the setting spin: a round trip over a network takes longer than one between cores. */
 #define XR_BRIDGE_SPIN	4u
@@ -62,6 +62,11 @@ struct xr_bridge_answer {
 	char device[24];
 };
 
+enum xr_bridge_figure {	/* as the counters rdma_memory and so on */
+	XR_BRIDGE_MEMORY, XR_BRIDGE_HUGE, XR_BRIDGE_FAR, XR_BRIDGE_MISSED, XR_BRIDGE_REFUSED,
+	XR_BRIDGE_FIGURES
+};
+
 struct xr_bridge_host {
 	uint32_t abi;
 	const char *version;
@@ -73,6 +78,9 @@ struct xr_bridge_host {
 	uint64_t timeout;	/* ns */
 	uint64_t memory;	/* bytes at most */
 	uint64_t spin;		/* ns: setting spin */
+	int huge_pages;		/* setting rdma_huge_pages */
+	/* Registered memory has changed: by how much each figure has, modulo 2^64.  On the helper. */
+	void (*counted)(const uint64_t by[XR_BRIDGE_FIGURES]);
 };
 
 struct xr_bridge_ops {

@@ -133,6 +133,20 @@ static int helper_apart(int cmd)
 	return (int)r;
 }
 
+static void helper_memory(const uint64_t by[XR_BRIDGE_FIGURES])
+{
+	static const enum xr_stat id[XR_BRIDGE_FIGURES] = {
+		[XR_BRIDGE_MEMORY] = XR_STAT_RDMA_MEMORY, [XR_BRIDGE_HUGE] = XR_STAT_RDMA_MEMORY_HUGE,
+		[XR_BRIDGE_FAR] = XR_STAT_RDMA_MEMORY_FAR, [XR_BRIDGE_MISSED] = XR_STAT_RDMA_HUGE_MISSED,
+		[XR_BRIDGE_REFUSED] = XR_STAT_RDMA_NODE_REFUSED,
+	};
+	int i;
+
+	for (i = 0; i < XR_BRIDGE_FIGURES; i++)
+		if (by[i])
+			xr_stats_add(id[i], by[i]);
+}
+
 static void *helper_main(void *arg)
 {
 	struct xr_bridge_answer hello = { .type = XR_BRIDGE_HELLO };
@@ -141,7 +155,8 @@ static void *helper_main(void *arg)
 		.log_file = xr_log_path(), .device = xr_cfg.rdma_device, .key = xr_far_key(),
 		.trust_fabric = xr_cfg.rdma_trust != XR_TRUST_KEY, .software = xr_cfg.rdma_software != 0,
 		.timeout = xr_cfg.rendezvous_timeout, .memory = xr_cfg.max_memory,
-		.spin = xr_tuned(&xr_cfg.spin),
+		.spin = xr_tuned(&xr_cfg.spin), .huge_pages = xr_cfg.rdma_huge_pages != 0,
+		.counted = helper_memory,
 	};
 	const struct xr_bridge_ops *ops;
 	int cmd = (int)(intptr_t)arg, r;

@@ -25,7 +25,8 @@ const char *const xr_segment_counter_names[XR_STAT_COUNT] = {
 
 bool xr_segment_is_gauge(enum xr_stat id)
 {
-	return id == XR_STAT_FLOWS_SHM || id == XR_STAT_FLOWS_RDMA || id == XR_STAT_PAIRS;
+	return id == XR_STAT_FLOWS_SHM || id == XR_STAT_FLOWS_RDMA || id == XR_STAT_PAIRS ||
+	       (id >= XR_STAT_RDMA_MEMORY && id <= XR_STAT_RDMA_MEMORY_FAR);
 }
 
 /* The file shrank under the mapping. Thread-directed, so this is the thread that reads. */

@@ -216,3 +216,42 @@ def test_a_child_that_lives_in_a_handler(far):
     theirs = [f for f in far.flows() if f["pid"] not in (sh.proc.pid, server.pid)]
     assert [(f["carrier"], f["reason"]) for f in theirs] == [("tcp", "limit-threads")], theirs
     assert theirs[0]["upgrade_attempts"] < 30, theirs
+
+
+def test_memory_is_counted(far):
+    """What the helper registers is shown, and where huge pages are not to be taken, nobody misses any."""
+    far.env["XRDMA_RDMA_HUGE_PAGES"] = "no"
+    p = shell.Pair(far).upgrade()
+    assert p.carriers()["client"]["carrier"] == "rdma"
+    for sh in (p.client, p.server):
+        c = far.counters(sh.pid)[0]
+        assert c["rdma_memory"] >= 4 * M and c["rdma_memory"] % (4 * M) == 0
+        assert c["rdma_memory_huge"] == c["rdma_huge_missed"] == c["rdma_memory_far"] == c["rdma_node_refused"] == 0
+
+
+def test_memory_in_huge_pages(far):
+    """As much of it as there are huge pages for is in such, and the rest is counted as missed."""
+    aside = "/proc/sys/vm/nr_hugepages"
+    with open(aside, encoding="ascii") as f:
+        before = int(f.read())
+    try:
+        try:
+            with open(aside, "w", encoding="ascii") as f:
+                f.write(str(before + 64))
+        except OSError:
+            pass
+        p = shell.Pair(far).upgrade()
+        p.c.sendall(100000)
+        assert p.s.recv(100000, shell.WAITALL).ret == 100000
+        for sh in (p.client, p.server):
+            c = far.counters(sh.pid)[0]
+            assert c["rdma_memory_huge"] + 4 * M * c["rdma_huge_missed"] >= c["rdma_memory"] >= 4 * M
+            with open("/proc/%d/smaps" % sh.pid, encoding="ascii") as f:
+                huge = any(line.split() == ["KernelPageSize:", "2048", "kB"] for line in f)
+            assert huge == bool(c["rdma_memory_huge"])
+    finally:
+        try:
+            with open(aside, "w", encoding="ascii") as f:
+                f.write(str(before))
+        except OSError:
+            pass
