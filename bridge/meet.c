@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "log.h"
+#include "lone.h"
 #include "meet.h"
 #include "mem.h"
 
@@ -28,6 +29,8 @@ int meet_open(struct meet **out, const struct meet_config *cfg, const struct mee
 	if (!m)
 		return -ENOMEM;
 	m->cfg = *cfg;
+	if (!m->cfg.lone)
+		m->cfg.lone = lone_check;
 	m->ops = *ops;
 	m->arg = arg;
 	if (cfg->key && !cfg->trust_fabric)
@@ -148,16 +151,29 @@ void meet_up(struct meet_flow *f)
 	explicit_bzero(&r, sizeof(r));
 }
 
-struct meet_flow *meet_expected(struct meet_dev *d, const struct xr_tuple *far)
+struct meet_flow *meet_expected(struct meet_dev *d, const struct xr_tuple *far, int *translated)
 {
+	struct meet_flow *f, *other = NULL;
 	struct xr_tuple mine;
-	struct meet_flow *f;
+	uint32_t n = 0;
 
+	*translated = 0;
 	xr_tuple_mirror(&mine, far);
-	for (f = d->meet->flows; f; f = f->next)
-		if (f->dev == d && f->state == MEET_LISTENING && !memcmp(&mine, &f->tuple, sizeof(mine)))
-			return f;
-	return NULL;
+	for (f = d->meet->flows; f; f = f->next) {
+		if (f->dev != d || f->tuple.family != mine.family || f->tuple.lport != mine.lport ||
+		    memcmp(f->tuple.local, mine.local, 16))
+			continue;
+		/* if it is not waiting any more, whoever calls is not to be taken for another's */
+		if (!memcmp(&mine, &f->tuple, sizeof(mine)))
+			return f->state == MEET_LISTENING ? f : NULL;
+		if (f->state == MEET_LISTENING)
+			other = f;
+		n++;
+	}
+	if (n != 1 || !other || d->meet->cfg.trust_fabric)
+		return NULL;
+	*translated = 1;
+	return other;
 }
 
 /* ms until the memory of paths lets this peer be tried again, and a little more. */
@@ -171,6 +187,11 @@ static void flow_alone(struct meet_flow *f, enum path_news news, uint64_t now)
 {
 	uint32_t ms;
 
+	/* somebody called, and that is all that can be had here */
+	if (f->translated) {
+		meet_failed(f, XR_REASON_TRANSLATED, MEET_TRANSLATED_MS);
+		return;
+	}
 	path_news(&f->meet->path, f->tuple.family, f->tuple.peer, news, now);
 	ms = flow_rest(f, now);
 	/* who listens may do so again at once */

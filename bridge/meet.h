@@ -10,6 +10,7 @@
  *	meet.c		connections, and what becomes of them
  *	meet_dev.c	devices: one context for each local address
  *	meet_talk.c	what the two ends say to each other
+ *	lone.c		whether a call whose server is known here by another address can mean this connection
  *
  * Locking: none, one thread at a time.  Callbacks run inside meet_begin(), meet_step() and meet_poll() only; they
  * may call meet_cancel(), and send.
@@ -20,6 +21,7 @@
 #include <stdint.h>
 #include "bridge.h"
 #include "channel.h"
+#include "config.h"
 #include "path.h"
 #include "proof.h"
 #include "proof_msg.h"
@@ -56,10 +58,13 @@ struct meet_config {
 	const char *device;		/* setting rdma_device: "auto", the name of a device; "shm": for tests */
 	const uint8_t *key;		/* XR_KEY_LEN bytes, or NULL */
 	int trust_fabric, software;	/* settings rdma_trust, rdma_software */
+	enum xr_nat nat;		/* setting rdma_nat */
 	uint64_t timeout;		/* ns: setting rendezvous_timeout */
 	int huge_pages;			/* setting rdma_huge_pages */
 	/* NULL, or as in bridge.h */
 	void (*counted)(const uint64_t by[XR_BRIDGE_FIGURES]);
+	/* lone_check(), or what a test puts in its place */
+	int (*lone)(const struct xr_tuple *own, int trust_namespace);
 };
 
 int meet_open(struct meet **m, const struct meet_config *cfg, const struct meet_ops *ops, void *arg);
@@ -82,6 +87,7 @@ int meet_poll(struct meet *m);
 #define MEET_STRANGERS	64u		/* channels at a time, per context, of which it is not known what they want */
 #define MEET_CALLS	16u		/* at a time, of one process */
 #define MEET_WORD_NS	2000000000ull	/* a message is waited for so long */
+#define MEET_TRANSLATED_MS 60000u	/* what a call may mean is not clear: that may pass, but hardly soon */
 #define MEET_GONE_MS	100u		/* a device has just gone: it may come back */
 
 enum meet_state {
@@ -137,6 +143,7 @@ struct meet_flow {
 	uint32_t tries;
 	uint8_t calling;		/* counted in calls */
 	uint8_t heard;			/* the peer's host answers over RDMA */
+	uint8_t translated;		/* host: a call was refused that may have been its own */
 };
 
 struct meet {
@@ -158,8 +165,11 @@ struct meet {
 
 void meet_failed(struct meet_flow *f, enum xr_reason why, uint32_t again_ms);
 void meet_up(struct meet_flow *f);
-/* Who waits on this device for a call from the other end of `far`, as its caller sees it; NULL: nobody. */
-struct meet_flow *meet_expected(struct meet_dev *d, const struct xr_tuple *far);
+/*
+ * Who waits on this device for a call from the other end of `far`, as its caller sees it; NULL: nobody. *translated: it
+ * is the one connection from the caller's peer that is waiting, but goes to another address than the caller has.
+ */
+struct meet_flow *meet_expected(struct meet_dev *d, const struct xr_tuple *far, int *translated);
 struct meet_end *meet_end_new(struct meet_dev *d, struct xrdma_channel *ch, struct meet_flow *f);
 /* The channel forgets its end. */
 void meet_end_free(struct meet_end *e);

@@ -95,16 +95,32 @@ static enum xr_reason talk_reason(int r)
 
 /* --- host ------------------------------------------------------------------------------------------ */
 
+/*
+ * The caller has proved that its connection comes from the address and port of this one, and says that it goes
+ * elsewhere.  Without a key nothing of that would be known.
+ */
+static enum xr_reason talk_translated(struct meet_flow *f)
+{
+	const struct meet_config *cfg = &f->meet->cfg;
+	int r = cfg->nat == XR_NAT_NO ? -EPERM : cfg->lone(&f->tuple, cfg->nat == XR_NAT_YES);
+
+	if (!r)
+		return XR_REASON_NONE;
+	xr_info("a call may be for a connection whose server has another address there: error %d", -r);
+	f->translated = 1;
+	return XR_REASON_TRANSLATED;
+}
+
 static void hear_call(struct meet_end *e, const uint8_t msg[PROOF_LEN], const struct proof *p)
 {
 	struct meet_flow *f = NULL;
 	enum xr_reason why = talk_check(e, p);
+	int r, translated = 0;
 	struct xr_tuple mine;
-	int r;
 
 	xr_tuple_mirror(&mine, &p->tuple);
 	if (why == XR_REASON_NONE) {
-		f = meet_expected(e->dev, &p->tuple);
+		f = meet_expected(e->dev, &p->tuple, &translated);
 		if (!f)
 			why = XR_REASON_YOUNG;	/* may be another time */
 	}
@@ -118,6 +134,8 @@ static void hear_call(struct meet_end *e, const uint8_t msg[PROOF_LEN], const st
 		if (r)
 			why = talk_reason(r);
 	}
+	if (why == XR_REASON_NONE && translated)
+		why = talk_translated(f);
 	if (why != XR_REASON_NONE) {
 		/* whoever that was: the connection goes on waiting for its other end */
 		xr_info("a call was refused: %s", xr_reason_name(why));
@@ -143,7 +161,7 @@ static int talk_same(const struct meet_flow *f, const struct proof *p)
 	struct xr_tuple mine;
 
 	xr_tuple_mirror(&mine, &p->tuple);
-	if (f->state == MEET_CALLED && talk_keyed(f->meet)) {
+	if (f->state == MEET_CALLED && talk_keyed(f->meet) && f->meet->cfg.nat != XR_NAT_NO) {
 		memcpy(mine.local, f->tuple.local, 16);
 		mine.lport = f->tuple.lport;
 	}
@@ -157,11 +175,21 @@ static int talk_same(const struct meet_flow *f, const struct proof *p)
 	return !memcmp(&mine, &f->tuple, sizeof(mine));
 }
 
+/* Which the setting does not permit. */
+static int talk_other_address(const struct meet_flow *f, const struct proof *p)
+{
+	return f->state == MEET_CALLED && p->type == PROOF_ANSWER && p->tuple.family == f->tuple.family &&
+	       p->tuple.lport == f->tuple.pport && !memcmp(p->tuple.local, f->tuple.peer, 16);
+}
+
 static void hear_refuse(struct meet_flow *f, uint16_t reason)
 {
 	switch (reason) {
 	case XR_REASON_YOUNG:
 		meet_call_failed(f, -ECONNREFUSED);
+		return;
+	case XR_REASON_TRANSLATED:
+		meet_failed(f, XR_REASON_TRANSLATED, MEET_TRANSLATED_MS);
 		return;
 	case XR_REASON_PROOF_FAILED:
 	case XR_REASON_NO_KEY:
@@ -199,6 +227,8 @@ void meet_hear(struct meet_end *e, const struct xrdma_msg *m)
 	if (!r && (!f || p.type != (f->state == MEET_CALLED ? PROOF_ANSWER : PROOF_CONFIRM) || !talk_same(f, &p)))
 		r = -EBADMSG;
 	why = r ? talk_reason(r) : talk_check(e, &p);
+	if (why == XR_REASON_BAD_HANDSHAKE && f && f->meet->cfg.nat == XR_NAT_NO && talk_other_address(f, &p))
+		why = XR_REASON_TRANSLATED;
 	if (why == XR_REASON_NONE && proof_hear(&f->talk, msg))
 		why = XR_REASON_PROOF_FAILED;
 	if (why == XR_REASON_NONE && f->state == MEET_CALLED && talk_say(f, PROOF_CONFIRM))

@@ -24,7 +24,6 @@ static int watch(int epoll, int fd, uint32_t what)
 }
 
 /* 0; -EPIPE: the program is gone. */
-/* 0; -EPIPE: the program is gone. */
 static int cmd_take(struct carry_all *a, int epoll)
 {
 	struct xr_bridge_cmd cmd;
@@ -290,8 +289,8 @@ static int loop(struct carry_all *a, int epoll, uint64_t spin_ns)
 static int bridge_run(const struct xr_bridge_host *h, int cmd)
 {
 	struct meet_config cfg = { .device = h->device, .key = h->key, .trust_fabric = h->trust_fabric,
-				   .software = h->software, .timeout = h->timeout, .huge_pages = h->huge_pages,
-				   .counted = h->counted };
+				   .software = h->software, .nat = (enum xr_nat)h->nat, .timeout = h->timeout,
+				   .huge_pages = h->huge_pages, .counted = h->counted };
 	struct carry_all *a = calloc(1, sizeof(*a));
 	int epoll = epoll_create1(EPOLL_CLOEXEC), r;
 

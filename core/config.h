@@ -36,6 +36,12 @@ enum xr_trust {
 	XR_TRUST_FABRIC,
 };
 
+enum xr_nat {
+	XR_NAT_NO,
+	XR_NAT_AUTO,
+	XR_NAT_YES,
+};
+
 enum xr_action {
 	XR_ACTION_AUTO, /* upgrade when it pays */
 	XR_ACTION_TCP,	/* never upgrade */

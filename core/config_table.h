@@ -104,6 +104,12 @@
 	  "what makes the other end of an RDMA connection trusted",                                \
 	  "key takes the common key. fabric takes the network's word: whoever can use RDMA from "  \
 	  "the address of a peer can then take over its connections; for closed networks only.")   \
+	X(rdma, rdma_nat, RDMA_NAT, ENUM, "auto", 0, 2, "no|auto|yes", "NAT",                      \
+	  "RDMA where the server's address is translated on the way",                              \
+	  "Between hosts that have a common key. The connecting end then knows a connection by its own " \
+	  "address and port alone. auto permits that where no other can come from there: no other socket has "\
+	  "them, and the network namespace neither tracks nor forwards connections. yes trusts that none that "\
+	  "this host forwards or translates has them. With no, such a connection stays on TCP.")   \
 	X(rdma, rdma_software, RDMA_SOFTWARE, BOOL, "no", 0, 1, NULL, "BOOL",                      \
 	  "use RDMA devices that the kernel emulates",                                             \
 	  "They are slower than TCP; yes is for tests.")                                           \

@@ -63,7 +63,9 @@
 	X(RDMA_UNREACHABLE, 50, "rdma-unreachable", "The peer's host does not answer over RDMA at this address.") \
 	X(FABRIC_LOST, 51, "fabric-lost", "The fabric failed, and the connection beneath it lives.") \
 	X(LIMIT_THREADS, 52, "limit-threads", "The thread that RDMA needs could not be started.")  \
-	X(LIMIT_RETURNS, 53, "limit-returns", "The fabric was lost too often: the connection returns later.")
+	X(LIMIT_RETURNS, 53, "limit-returns", "The fabric was lost too often: the connection returns later.") \
+	X(TRANSLATED, 54, "translated",                                                            \
+	  "Its addresses are translated on the way, and others may come from the same one (rdma_nat).")
 
 enum xr_reason {
 #define XR_REASON_ENUM(sym, num, name, text) XR_REASON_##sym = num,

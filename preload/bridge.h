@@ -75,6 +75,7 @@ struct xr_bridge_host {
 	const char *device;	/* the settings of section rdma */
 	const uint8_t *key;	/* XR_KEY_LEN bytes; NULL: none */
 	int trust_fabric, software;
+	int nat;		/* enum xr_nat */
 	uint64_t timeout;	/* ns */
 	uint64_t memory;	/* bytes at most */
 	uint64_t spin;		/* ns: setting spin */

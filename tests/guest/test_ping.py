@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 
 import pytest
@@ -94,34 +93,3 @@ def test_no_rdma(keys, device, reason):
     with hosts.Hosts(2, device) as (a, b), listening(b, keys[0], **WANTED):
         status, o, _ = ping(a, keys[0], b.address, **WANTED)
         assert (status, o["reason"]) == (1, reason)
-
-
-NAT = {
-    # in front of the server, on the client's own host; and the client's address, behind another of its host
-    "dnat": ("output", "type nat hook output priority -100", "ip daddr 10.77.%d.99 tcp dport 7447 dnat to %s"),
-    "snat": ("post", "type nat hook postrouting priority 100", "ip daddr %s tcp dport 7447 snat to 10.77.%d.98"),
-}
-
-
-@pytest.mark.skipif(not shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin"), reason="needs nftables")
-@pytest.mark.parametrize("kind", ["dnat", "snat"])
-def test_translated_addresses(keys, kind):
-    """The ends know each other by addresses that are not theirs: it stays on TCP, for a reason, and TCP works."""
-    with hosts.Hosts(2, "rxe") as (a, b):
-        net = int(a.address.split(".")[2])
-        chain, hook, rule = NAT[kind]
-        a.run("nft", "add", "table", "ip", "t")
-        a.run("nft", "add", "chain", "ip", "t", chain, "{ %s ; }" % hook)
-        a.run("nft", "add", "rule", "ip", "t", chain,
-              *(rule % ((net, b.address) if kind == "dnat" else (b.address, net))).split())
-        if kind == "snat":
-            a.run("ip", "addr", "add", "10.77.%d.98/24" % net, "dev", "eth0")
-        with listening(b, keys[0], **WANTED):
-            to = "10.77.%d.99" % net if kind == "dnat" else b.address
-            status, o, _ = ping(a, keys[0], to, "-W", "15", **WANTED)
-            assert (status, o["upgrade"], o["meeting_ms"]) == (1, False, None), o
-            assert o["reason"] in ("peer-not-xrdma", "rdma-unreachable"), o
-            # and nobody takes harm
-            a.run("nft", "delete", "table", "ip", "t")
-            status, o, _ = ping(a, keys[0], b.address, **WANTED)
-            assert (status, o["reason"]) == (0, "none"), o

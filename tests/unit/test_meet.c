@@ -37,6 +37,18 @@ static int opened, gone;
 static uint16_t port = 10000;
 static const char *address;	/* NULL: shm */
 static uint64_t patience = 1000 * MS;
+static enum xr_nat host_nat = XR_NAT_AUTO, caller_nat = XR_NAT_AUTO;
+static int lone_says, lone_asked, lone_trusts;
+static struct xr_tuple lone_of;
+
+/* The connections of this test are none of the kernel's. */
+static int lone(const struct xr_tuple *own, int trust_namespace)
+{
+	lone_asked++;
+	lone_of = *own;
+	lone_trusts = trust_namespace;
+	return lone_says;
+}
 
 static void on_up(void *flow, struct xrdma_channel *ch, const struct meet_result *r)
 {
@@ -106,7 +118,7 @@ static const struct meet_ops ops = {
 static struct meet *make(const uint8_t *k, int trust)
 {
 	struct meet_config cfg = { .device = address ? "auto" : "shm", .software = 1, .key = k, .trust_fabric = trust,
-				   .timeout = patience };
+				   .timeout = patience, .nat = host ? caller_nat : host_nat, .lone = lone };
 	struct meet *m;
 
 	assert_int_equal(meet_open(&m, &cfg, &ops, NULL), 0);
@@ -342,14 +354,17 @@ static void busy(void **state)
 	finish(2);
 }
 
-/* Not this connection: whoever calls about another gets nothing, and calls again for a while. */
+/*
+ * Not this connection: whoever calls about another gets nothing, and calls again for a while.  (With a key it
+ * may be this one, by other addresses: see "translated" below.)
+ */
 static void wrong_tuple(void **state)
 {
 	struct flow h, c;
 
 	(void)state;
-	host = make(key, 0);
-	caller = make(key, 0);
+	host = make(NULL, 1);
+	caller = make(NULL, 1);
 	pair(&h, &c);
 	c.tuple.lport = htons(81);
 	meet_begin(host, &h, &h.tuple, 1);
@@ -358,6 +373,132 @@ static void wrong_tuple(void **state)
 	assert_int_equal(c.why, XR_REASON_PEER_NOT_XRDMA);
 	assert_int_equal(h.up, 0);
 	finish(2);
+}
+
+/*
+ * The host knows the caller by an address and port that are not the caller's.  nat: of the host and of the caller;
+ * says: of the host's address and port.  Afterwards `h` and `c` have what became of it.
+ */
+static void behind(struct flow *h, struct flow *c, const uint8_t *k, enum xr_nat of_host, enum xr_nat of_caller,
+		   int says)
+{
+	host_nat = of_host;
+	caller_nat = of_caller;
+	lone_says = says;
+	lone_asked = 0;
+	patience = 300 * MS;
+	host = make(k, !k);
+	caller = make(k, !k);
+	patience = 1000 * MS;
+	pair(h, c);
+	inet_pton(h->tuple.family, h->tuple.family == AF_INET6 ? "2001:db8::99" : "192.0.2.99", h->tuple.peer);
+	h->tuple.pport = htons(8080);
+	meet_begin(host, h, &h->tuple, 1);
+	meet_begin(caller, c, &c->tuple, 0);
+	host_nat = caller_nat = XR_NAT_AUTO;
+}
+
+static void translated(void **state)
+{
+	struct flow h, c;
+	int nat;
+
+	(void)state;
+	for (nat = XR_NAT_AUTO; nat <= XR_NAT_YES; nat++) {
+		behind(&h, &c, key, nat, XR_NAT_AUTO, 0);
+		assert_int_equal(run(&c.up, 3000), 1);
+		assert_int_equal(run(&h.up, 3000), 1);
+		assert_int_equal(lone_asked, 1);
+		assert_int_equal(lone_trusts, nat == XR_NAT_YES);
+		assert_memory_equal(&lone_of, &h.tuple, sizeof(lone_of));
+		assert_memory_equal(h.r.secret, c.r.secret, sizeof(h.r.secret));
+		assert_int_equal(say(c.ch, "moved", 5), 0);
+		assert_int_equal(run((int *)&h.got, 2000), 1);
+		assert_string_equal(h.text, "moved");
+		finish(2);
+	}
+}
+
+/* It may be another's: both ends say so, and nothing moves. */
+static void translated_refused(void **state)
+{
+	struct flow h, c;
+
+	(void)state;
+	behind(&h, &c, key, XR_NAT_AUTO, XR_NAT_AUTO, -EADDRINUSE);
+	assert_int_equal(run(&c.failed, 3000), 1);
+	assert_int_equal(run(&h.failed, 3000), 1);
+	assert_int_equal(c.why, XR_REASON_TRANSLATED);
+	assert_int_equal(h.why, XR_REASON_TRANSLATED);
+	assert_true(c.again && h.again);
+	assert_int_equal(h.up + c.up, 0);
+	finish(2);
+	/* nobody is asked where the setting of either end says no */
+	behind(&h, &c, key, XR_NAT_NO, XR_NAT_YES, 0);
+	assert_int_equal(run(&c.failed, 3000), 1);
+	assert_int_equal(c.why, XR_REASON_TRANSLATED);
+	assert_int_equal(h.up + c.up + lone_asked, 0);
+	finish(2);
+	behind(&h, &c, key, XR_NAT_YES, XR_NAT_NO, 0);
+	assert_int_equal(run(&c.failed, 3000), 1);
+	assert_int_equal(c.why, XR_REASON_TRANSLATED);
+	assert_int_equal(h.up + c.up, 0);
+	finish(2);
+}
+
+/* Without a key it is its addresses that a connection is known by: not even asked. */
+static void translated_by_trust(void **state)
+{
+	struct flow h, c;
+
+	(void)state;
+	behind(&h, &c, NULL, XR_NAT_YES, XR_NAT_YES, 0);
+	run(&c.failed, 1000);
+	assert_int_equal(h.up + c.up + lone_asked, 0);
+	finish(2);
+}
+
+/*
+ * Two connections wait that have the local address and port in common, as Linux allows.  A call that is for neither
+ * by its addresses is for nobody; one that is for one of them is, whatever the other is.
+ */
+static void translated_twice(void **state)
+{
+	struct flow h, c, h2;
+
+	(void)state;
+	behind(&h, &c, key, XR_NAT_YES, XR_NAT_YES, 0);
+	h2 = h;
+	h2.tuple.pport = htons(8081);
+	meet_begin(host, &h2, &h2.tuple, 1);
+	assert_int_equal(run(&c.failed, 3000), 1);
+	assert_int_equal(h.up + h2.up + c.up + lone_asked, 0);
+	finish(2);
+	behind(&h, &c, key, XR_NAT_YES, XR_NAT_YES, 0);
+	h2 = h;
+	xr_tuple_mirror(&h2.tuple, &c.tuple);
+	meet_begin(host, &h2, &h2.tuple, 1);
+	assert_int_equal(run(&c.up, 3000), 1);
+	assert_int_equal(run(&h2.up, 3000), 1);
+	assert_int_equal(h.up + lone_asked, 0);
+	finish(2);
+}
+
+/* The wrong key: who cannot prove anything is not even looked for. */
+static void translated_stranger(void **state)
+{
+	struct flow h, c;
+
+	(void)state;
+	behind(&h, &c, key, XR_NAT_YES, XR_NAT_YES, 0);
+	meet_close(caller);
+	caller = make(other_key, 0);
+	c.failed = 0;
+	meet_begin(caller, &c, &c.tuple, 0);
+	assert_int_equal(run(&c.failed, 3000), 1);
+	assert_int_equal(c.why, XR_REASON_PROOF_FAILED);
+	assert_int_equal(h.up + lone_asked, 0);
+	finish(3);
 }
 
 /* A peer that says nothing, or nonsense, at every step. */
@@ -418,6 +559,11 @@ int main(void)
 		cmocka_unit_test(busy),
 		cmocka_unit_test(wrong_tuple),
 		cmocka_unit_test(nonsense),
+		cmocka_unit_test(translated),
+		cmocka_unit_test(translated_refused),
+		cmocka_unit_test(translated_by_trust),
+		cmocka_unit_test(translated_twice),
+		cmocka_unit_test(translated_stranger),
 	};
 	const char *device = getenv("XRDMA_TEST_FABRIC");
 
