@@ -216,6 +216,8 @@ struct xr_epreg *xr_ep_reg_new(struct xr_epoll *ep, struct xr_flow *f, struct xr
 	ep->nregs++;
 	heir->flow = f;
 	heir->fd = fd;
+	heir->token = ep->token;
+	heir->orphan = 0;
 	xr_ep_heir(r);
 	heir->ep = ep;
 	return r;
@@ -243,7 +245,8 @@ void xr_ep_reg_free(struct xr_epreg *r)
 			break;
 		}
 	ep->nregs--;
-	r->heir->ep = NULL;
+	if (r->heir)
+		r->heir->ep = NULL;
 	xr_ep_unlist(r);
 	if (r->busy)
 		r->dead = 1;
@@ -269,6 +272,7 @@ struct xr_epoll *xr_ep_file_new(int epfd, uint64_t token)
 	ep->kick = -1;
 	ep->top = -1;
 	ep->forks = xr_flow_kid_forks();
+	ep->share = xr_ep_share_of();
 	ep->bucket = ep->first_bucket;
 	ep->nbuckets = XR_EP_BUCKETS;
 	xr_epnode_init(&ep->ready);
@@ -404,6 +408,9 @@ static void ep_drop_regs(struct xr_epoll *ep)
 		while (ep->bucket[i]) {
 			struct xr_epreg *r = ep->bucket[i];
 
+			/* the file may be a child's still */
+			if (xr_unlikely(xr_ep_lent(ep)))
+				xr_ep_heir_leave(r);
 			if (r->attached)
 				xr_ep_reg_leave(r);
 			xr_ep_reg_free(r);

@@ -63,16 +63,29 @@ struct xr_epflow {
 };
 
 /*
- * What a forked child has to know of a registration.  The rest is wiped in a child: a fork copies the
- * page tables of what it leaves, and most children never ask.
+ * What a forked child has to know of a registration, in family memory: it is the set's, and so the child's too,
+ * as it is now and not as it was at the fork.  The rest is wiped in a child: a fork copies the page tables of what it
+ * leaves, and most children never ask.
  */
 struct xr_epheir {
-	struct xr_epoll *ep;		/* NULL: there is no such registration */
+	struct xr_epoll *ep;		/* of the process that made it; NULL: there is no such registration */
 	struct xr_flow *flow;
+	uint64_t token;			/* the file's */
 	uint64_t data;
+	_Atomic uint32_t seq;		/* odd while it changes */
 	uint32_t events;
 	int fd;
 	uint8_t attached : 1, fired : 1, absent : 1, parked : 1, heir : 1;
+	uint8_t orphan;			/* the process that made it knows of it no more, others may */
+};
+
+#define XR_EP_SHARES	64u
+
+/* Family memory: which files of a process have been taken up by a child.  By token; those that meet there share it. */
+struct xr_epshare {
+	_Atomic uint32_t want[XR_EP_SHARES];	/* a child has come, and counts */
+	_Atomic uint32_t seen[XR_EP_SHARES];	/* as far as the owner knows */
+	_Atomic uint32_t asleep[XR_EP_SHARES];	/* its threads in epoll_wait that would have to be woken to see */
 };
 
 /* One registration: (epoll file, descriptor, flow). */
@@ -84,7 +97,7 @@ struct xr_epreg {
 	struct xr_eplink *link;		/* while attached; NULL: a flow of the parent's (epoll_child.c) */
 	struct xr_epreg *hash_next;	/* by flow, within the file */
 	struct xr_epreg *flow_next;	/* by flow, over all files; under big */
-	struct xr_epheir *heir;		/* its own, for as long as this memory is a registration's or free */
+	struct xr_epheir *heir;		/* its own, for as long as this memory is a registration's or free; or NULL */
 	uint64_t data;
 	uint64_t key;			/* since when it is ready; of xr_ep_order */
 	uint64_t since;			/* cycle count: when it was last reported, or had nothing */
@@ -158,9 +171,11 @@ struct xr_epoll {
 	uint64_t patrolled;		/* ns: last look for flows that nobody rings for */
 	_Atomic uint64_t passed;	/* ns: in a child, when it passed on what was the parent's */
 	uint32_t forks;			/* of this process before it was made */
+	uint32_t lent;			/* what was wanted when all in it last went to the kernel's set */
+	struct xr_epshare *share;	/* of the process whose file it was first; NULL: none */
 	int epfd;			/* one of the program's descriptors */
 	int outer, inner, kick;		/* ours; -1 until the first flow attaches */
-	int top;			/* inherited: holds outer and inner; else -1 */
+	int top;			/* of several processes: holds outer and inner; else -1 */
 	struct xr_epnode ready, hot, active;
 	uint32_t nready, nhot, nactive;
 	struct xr_eplink *links;
@@ -255,6 +270,8 @@ void xr_ep_mem_forked(void);
 /* ---- epoll_inner.c ------------------------------------------------------- */
 
 int xr_ep_inner_make(struct xr_epoll *ep);
+/* From now on who waits here sleeps on a set that no other process has.  The file's lock held. */
+void xr_ep_inner_alone(struct xr_epoll *ep);
 /* The silent socket of a registration; the bell of a link for flows in several files. */
 int xr_ep_inner_add(struct xr_epreg *r);
 int xr_ep_inner_add_shared(struct xr_epoll *ep, struct xr_eplink *k, int bell);
@@ -291,12 +308,23 @@ int xr_ep_reg_has_fired(const struct xr_epreg *r);
 
 /* Under big; NULL when memory is short. */
 struct xr_epheir *xr_ep_heir_new(void);
+/* Of this process; NULL when memory is short.  Under big. */
+struct xr_epshare *xr_ep_share_of(void);
+/* This process lets go of the registration; a child that has the file goes by what is there. */
+void xr_ep_heir_leave(struct xr_epreg *r);
 
 /* After each change of what is in it; the file's lock held. */
 static inline void xr_ep_heir(struct xr_epreg *r)
 {
 	struct xr_epheir *h = r->heir;
+	uint32_t seq;
 
+	if (!h)
+		return;
+	seq = xr_load_relaxed(&h->seq);
+	xr_store_relaxed(&h->seq, seq | 1);
+	/* release: who reads something new below sees that it changes */
+	atomic_thread_fence(memory_order_release);
 	h->events = r->events;
 	h->data = r->data;
 	h->attached = r->attached;
@@ -304,7 +332,31 @@ static inline void xr_ep_heir(struct xr_epreg *r)
 	h->absent = r->absent;
 	h->parked = r->parked;
 	h->heir = r->ef->heir;
+	/* release: pairs with heir_read */
+	xr_store_release(&h->seq, (seq | 1) + 1);
 }
+
+static inline uint32_t xr_ep_share_slot(const struct xr_epoll *ep)
+{
+	return (uint32_t)(ep->token % XR_EP_SHARES);
+}
+
+/* A child waits in this process's file, or has changed it: what is in it is the kernel's, from now on. */
+static inline int xr_ep_is_taken(const struct xr_epoll *ep)
+{
+	/* seq_cst: a registration that moves is on record before this; pairs with child_tells */
+	return ep->share && !ep->parents && xr_unlikely(atomic_load(&ep->share->want[xr_ep_share_slot(ep)]) != 0);
+}
+
+/* The same, and this process has yet to see to it. */
+static inline int xr_ep_must_lend(const struct xr_epoll *ep)
+{
+	return ep->share && !ep->parents &&
+	       xr_unlikely(atomic_load(&ep->share->want[xr_ep_share_slot(ep)]) != ep->lent);
+}
+
+/* Does that: all flows in it go to TCP.  No lock held. */
+void xr_ep_lend(struct xr_epoll *ep);
 
 /*
  * An inherited epoll file is used by the child: its members go back to TCP.  Returns what takes its place in this

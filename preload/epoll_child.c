@@ -2,9 +2,11 @@
 /*
  * An epoll file that a forked child has inherited.
  *
- * The kernel's objects are shared with the parent, the records are not: the child has a copy of them
- * as they were at the fork, and never edits the parent's inner set.  What it uses goes back to TCP, in family
- * memory, so that the parent sees it, and into the outer set, whose registrations are both processes'.
+ * The kernel's objects are shared with the parent, the records are not: the child finds in family memory
+ * what is registered, and never edits the parent's inner set.  All that is in the file goes back to TCP, and
+ * into the outer set, whose registrations are both processes': what both have the child brings there, the
+ * rest, which it may know nothing of, the parent, which is told (child_tells, xr_ep_lend).  From then on
+ * nothing in the file leaves TCP.
  * Until nothing lies unread in the ring any more, and nothing is owed, it is in an inner set of the child's own.
  * That lies in no set that the parent has, so the child sleeps on a third one (`top`) that holds both.
  *
@@ -23,40 +25,120 @@
 
 /* ---- what a child inherits ----------------------------------------------- */
 
-#define HEIRS	1638u	/* in 64 KiB */
+#define HEIRS	1300u	/* in 64 KiB */
 
-/* Never given back: a registration has one for as long as its memory is there. */
+/* Family memory, never given back: a registration has one for as long as its memory is there. */
 static struct heirs {
 	struct heirs *next;
-	uint32_t n;
+	_Atomic uint32_t n;
+	uint32_t gen;			/* xr_ep_gen of the process that takes from it */
+	struct xr_epshare share;	/* of that process; in the first that it made */
 	struct xr_epheir heir[HEIRS];
 } *heirs;
+_Static_assert(sizeof(struct heirs) <= 65536, "pages of it are not shared with anything else");
+
+static XR_FORK_DATA struct xr_epheir *heir_free;
+static XR_FORK_DATA uint32_t heir_orphans;
+static XR_FORK_DATA struct heirs *heirs_own;	/* the first */
+
+static struct heirs *heirs_more(void)
+{
+	struct heirs *c = xr_map_family(sizeof(*c));
+
+	if (!c)
+		return NULL;
+	c->next = heirs;
+	c->gen = xr_ep_gen;
+	heirs = c;
+	if (!heirs_own || heirs_own->gen != xr_ep_gen)
+		heirs_own = c;
+	return c;
+}
+
+struct xr_epshare *xr_ep_share_of(void)
+{
+	if ((!heirs_own || heirs_own->gen != xr_ep_gen) && !heirs_more())
+		return NULL;
+	return &heirs_own->share;
+}
+
+/* No child is left who might go by them. */
+static void heirs_sweep(void)
+{
+	struct heirs *c;
+	uint32_t i;
+
+	if (xr_flow_kid_lives())
+		return;
+	heir_orphans = 0;
+	for (c = heirs; c && c->gen == xr_ep_gen; c = c->next)
+		for (i = 0; i < xr_load_relaxed(&c->n); i++)
+			if (c->heir[i].orphan) {
+				c->heir[i].orphan = 0;
+				c->heir[i].ep = NULL;
+				c->heir[i].flow = (struct xr_flow *)(void *)heir_free;
+				heir_free = &c->heir[i];
+			}
+}
 
 struct xr_epheir *xr_ep_heir_new(void)
 {
 	struct heirs *c = heirs;
+	struct xr_epheir *h;
+	uint32_t n;
 
-	if (!c || c->n == HEIRS) {
-		c = xr_keep_private(sizeof(*c));
-		if (!c)
-			return NULL;
-		c->next = heirs;
-		heirs = c;
+	if (xr_unlikely(heir_orphans >= HEIRS / 4))
+		heirs_sweep();
+	h = heir_free;
+	if (h) {
+		heir_free = (struct xr_epheir *)(void *)h->flow;
+		return h;
 	}
-	return &c->heir[c->n++];
+	/* one of the parent's is not for a child to take from */
+	if (!c || c->gen != xr_ep_gen || xr_load_relaxed(&c->n) == HEIRS)
+		c = heirs_more();
+	if (!c)
+		return NULL;
+	n = xr_load_relaxed(&c->n);
+	/* release: what is new there is zero */
+	xr_store_release(&c->n, n + 1);
+	return &c->heir[n];
 }
 
-/*
- * The next one of the file, after h.  The parent's do not change here, and a file's own are another's: no lock.
- * All of them are looked at, for calls that few children make.
- */
+void xr_ep_heir_leave(struct xr_epreg *r)
+{
+	if (!r->heir)
+		return;
+	r->heir->orphan = 1;
+	r->heir = NULL;
+	heir_orphans++;
+}
+
+/* What a registration is now, in a process that may not be the one that changes it. */
+static struct xr_epheir heir_read(const struct xr_epheir *h)
+{
+	struct xr_epheir got;
+	uint32_t seq, tries = 0;
+
+	do {
+		/* acquire: pairs with xr_ep_heir */
+		seq = xr_load_acquire(&h->seq);
+		got = *h;
+		atomic_thread_fence(memory_order_acquire);
+		/* who was killed in the middle of it will not come to an end */
+	} while (((seq & 1) || seq != xr_load_relaxed(&h->seq)) && ++tries < 100000);
+	return got;
+}
+
+/* The next one of the file, after h.  All of them are looked at, for calls that few children make. */
 static struct xr_epheir *heir_next(const struct xr_epoll *ep, struct heirs **chunk, struct xr_epheir *h)
 {
 	struct heirs *c = *chunk;
 
 	for (h = h ? h + 1 : c ? c->heir : NULL; c; h = c ? c->heir : NULL) {
-		for (; h < c->heir + c->n; h++)
-			if (h->ep == ep)
+		/* acquire: pairs with xr_ep_heir_new */
+		for (; h < c->heir + xr_load_acquire(&c->n); h++)
+			if (h->ep == ep && h->token == ep->token)
 				goto found;
 		c = c->next;
 	}
@@ -131,17 +213,96 @@ static int is_heir(const struct xr_epheir *h)
 	return (h->attached || h->parked) && !h->absent && xr_fd_flow(h->fd) == h->flow;
 }
 
+#define TELL_WAIT	20000000u	/* ns: a process that is woken comes sooner */
+#define TELL_PAUSE	50000		/* ns */
+
+/*
+ * The file is this process's too from now on, and what is in it the kernel's to tell.  Its owner sees to that with its
+ * next call on it; where it sleeps in one it is rung for, and given the time to come.  What it does
+ * not do, since it has gone or is busy, this process does for what it has itself.
+ */
+static void child_tells(const struct xr_epoll *old)
+{
+	static const struct timespec pause = { 0, TELL_PAUSE };
+	static const uint64_t one = 1;
+	uint32_t slot = xr_ep_share_slot(old), want;
+	struct xr_epshare *s = old->share;
+	const struct xr_epoll *p;
+	uint64_t end;
+
+	if (!s)
+		return;
+	/* seq_cst: pairs with xr_ep_is_taken and wait_is_asleep */
+	want = xr_fetch_add(&s->want[slot], 1) + 1;
+	for (p = old; p; p = p->parents)
+		if (p->kick >= 0)
+			xr_sys3(SYS_write, p->kick, &one, sizeof(one));
+	end = xr_now_ns() + TELL_WAIT;
+	/* acquire: what it has put into the kernel's set is there */
+	while ((int32_t)(xr_load_acquire(&s->seen[slot]) - want) < 0 && atomic_load(&s->asleep[slot]) &&
+	       xr_ns_left(end))
+		xr_sys2(SYS_nanosleep, &pause, NULL);
+}
+
+/* A flow that is in the inner set, and has not been told to leave the fabric; NULL: there is none. */
+static struct xr_flow *lend_next(struct xr_epoll *ep, int *fd)
+{
+	struct xr_epreg *r;
+	uint32_t i;
+
+	for (i = 0; i < ep->nbuckets; i++)
+		for (r = ep->bucket[i]; r; r = r->hash_next)
+			if (r->attached && !xr_load_relaxed(&r->flow->upgrade_off) && xr_fd_flow(r->fd) == r->flow) {
+				*fd = r->fd;
+				return r->flow;
+			}
+	return NULL;
+}
+
+void xr_ep_lend(struct xr_epoll *ep)
+{
+	uint32_t slot = xr_ep_share_slot(ep), want = xr_load_acquire(&ep->share->want[slot]);
+	struct xr_flow *f;
+	int fd = -1;
+
+	do {
+		if (xr_ep_lock(ep))
+			return;
+		f = lend_next(ep, &fd);
+		if (!f) {
+			ep->lent = want;
+			xr_ep_inner_alone(ep);
+		}
+		xr_ep_unlock(ep);
+		if (!f)
+			break;
+		if (xr_load_acquire(&f->path) & XR_PATH_FABRIC)
+			xr_flow_retreat_as(f, fd, XR_REASON_INHERITED, XR_RETREAT_SEAL, 0);
+		else
+			xr_flow_stay_tcp(f, fd, XR_REASON_INHERITED);
+	} while (xr_load_relaxed(&f->upgrade_off));
+	/* a handler on top of who has it: with the next call */
+	if (f)
+		return;
+	/* release: pairs with child_tells */
+	xr_store_release(&ep->share->seen[slot], want);
+}
+
 struct xr_epoll *xr_ep_adopt(struct xr_epoll *old, int epfd)
 {
-	struct heirs *c = heirs;
+	struct heirs *c;
 	struct xr_epoll *ep;
-	struct xr_epheir *h;
+	struct xr_epheir *h, got;
 	int fd;
 
+	child_tells(old);
+	c = heirs;
 	/* before big: it takes locks of the flow */
-	for (h = heir_next(old, &c, NULL); h; h = heir_next(old, &c, h))
-		if (is_heir(h))
-			xr_flow_retreat_as(h->flow, h->fd, XR_REASON_FORKED, XR_RETREAT_SEAL, 0);
+	for (h = heir_next(old, &c, NULL); h; h = heir_next(old, &c, h)) {
+		got = heir_read(h);
+		if (is_heir(&got))
+			xr_flow_retreat_as(got.flow, got.fd, XR_REASON_FORKED, XR_RETREAT_SEAL, 0);
+	}
 	if (xr_ep_big_lock())
 		return NULL;
 	ep = xr_fd_epoll(epfd);
@@ -156,14 +317,17 @@ struct xr_epoll *xr_ep_adopt(struct xr_epoll *old, int epfd)
 		return NULL;
 	}
 	ep->parents = old;
+	ep->share = old->share;
 	ep->fds = 0;
 	for (fd = xr_fd_next(0); fd >= 0; fd = xr_fd_next(fd + 1))
 		if (xr_fd_epoll(fd) == old && xr_fd_set(fd, ep, XR_FD_EPOLL) != (uintptr_t)-1)
 			ep->fds++;
 	c = heirs;
-	for (h = heir_next(old, &c, NULL); h; h = heir_next(old, &c, h))
-		if (is_heir(h))
-			take_over(ep, h);
+	for (h = heir_next(old, &c, NULL); h; h = heir_next(old, &c, h)) {
+		got = heir_read(h);
+		if (is_heir(&got))
+			take_over(ep, &got);
+	}
 	xr_ep_unlock(ep);
 	xr_ep_big_unlock();
 	return ep;
@@ -266,6 +430,14 @@ void xr_ep_child_forget(struct xr_flow *f)
 	struct xr_epflow *ef;
 	struct xr_epreg *r, *next;
 
+	if (xr_ep_big_lock())
+		return;
+	ef = xr_ep_flow(f, 0);
+	/* the kernel gets it as this process leaves it, now or when all bytes are back on TCP */
+	for (r = ef ? ef->regs : NULL; r; r = r->flow_next)
+		if (r->attached && xr_ep_child_changed(r))
+			ef->heir = 1;
+	xr_ep_big_unlock();
 	xr_epoll_flow_detach(f);
 	if (xr_ep_big_lock())
 		return;
@@ -274,12 +446,7 @@ void xr_ep_child_forget(struct xr_flow *f)
 		struct xr_epoll *ep = r->ep;
 
 		next = r->flow_next;
-		if (!xr_ep_child_changed(r))
-			continue;
-		/* bytes are still on their way back to TCP: the kernel gets it as this process leaves it */
-		if (r->attached)
-			ef->heir = 1;
-		if (r->attached || xr_ep_lock(ep))
+		if (!xr_ep_child_changed(r) || r->attached || r->parked || xr_ep_lock(ep))
 			continue;
 		xr_ep_reg_free(r);
 		xr_ep_unlock(ep);

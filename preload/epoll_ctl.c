@@ -197,8 +197,8 @@ static int ctl_flow(struct xr_epoll *ep, int epfd, int op, int fd, struct xr_flo
 }
 
 /*
- * A registration that keeps its flow on TCP: in an epoll file of which we know nothing or that a
- * parent shares, or in several files with EPOLLEXCLUSIVE.  No lock may be held here.
+ * A registration that keeps its flow on TCP: in an epoll file of which we know nothing or that
+ * another process shares, or in several files with EPOLLEXCLUSIVE.  The reason, or 0.  No lock may be held here.
  */
 static int ctl_keeps_tcp(struct xr_epoll *ep, struct xr_flow *f, const struct epoll_event *ev)
 {
@@ -206,17 +206,29 @@ static int ctl_keeps_tcp(struct xr_epoll *ep, struct xr_flow *f, const struct ep
 	struct xr_epreg *r;
 	int keep = 0;
 
-	if (!ep || ep->gen != xr_ep_gen || ep->parents)
-		return 1;
+	if (!ep || ep->gen != xr_ep_gen || ep->parents || xr_ep_is_taken(ep))
+		return XR_REASON_INHERITED;
+	/* a child that has both would not know: it has what was registered at the fork */
+	if (xr_unlikely(xr_ep_lent(ep)) && xr_flow_holders(f) > 1)
+		return XR_REASON_INHERITED;
 	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC) || !ef || !ev)
 		return 0;
 	if (xr_ep_big_lock())
 		return 0;
 	for (r = ef->regs; r; r = r->flow_next)
 		if (r->ep != ep && !r->absent && ((ev->events | r->events) & EPOLLEXCLUSIVE))
-			keep = 1;
+			keep = XR_REASON_EPOLL_EXCLUSIVE;
 	xr_ep_big_unlock();
 	return keep;
+}
+
+static void ctl_stays(const struct xr_epoll *ep, struct xr_flow *f, int fd, enum xr_reason why)
+{
+	/* what is unread there is told here, whatever the peer does */
+	if (ep && why == XR_REASON_INHERITED && (xr_load_acquire(&f->path) & XR_PATH_FABRIC))
+		xr_flow_retreat_as(f, fd, why, XR_RETREAT_SEAL, 0);
+	else
+		xr_flow_stay_tcp(f, fd, why);
 }
 
 /*
@@ -290,7 +302,7 @@ int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 {
 	struct xr_epoll *ep = xr_fd_epoll(epfd);
 	struct xr_flow *f = xr_fd_flow(fd);
-	int r, again = 0, last = 0, away = 0, inherited = 0, shared;
+	int r, again = 0, last = 0, away = 0, inherited = 0, shared, keep;
 
 	if (!f || (op != EPOLL_CTL_ADD && op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) ||
 	    (op != EPOLL_CTL_DEL && !ev)) {
@@ -311,6 +323,8 @@ int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 		/* acquire: pairs with xr_ep_child_changes */
 		if (xr_unlikely(xr_load_acquire(&f->epoll_child)) && f->owner_pid == xr_getpid())
 			xr_ep_child_forget(f);
+		if (xr_ep_must_lend(ep))
+			xr_ep_lend(ep);
 		r = ctl_quick(ep, op, fd, f, ev);
 		if (r != 1)
 			return r;
@@ -320,8 +334,8 @@ int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 		;
 	else if (op == EPOLL_CTL_ADD && xr_unlikely(f->owner_pid != xr_getpid()) && !shared)
 		xr_flow_retreat_as(f, fd, XR_REASON_INHERITED, XR_RETREAT_SEAL, 0);
-	else if (op == EPOLL_CTL_ADD && ctl_keeps_tcp(ep, f, ev))
-		xr_flow_stay_tcp(f, fd, shared ? XR_REASON_INHERITED : XR_REASON_EPOLL_EXCLUSIVE);
+	else if (op == EPOLL_CTL_ADD && (keep = ctl_keeps_tcp(ep, f, ev)))
+		ctl_stays(ep, f, fd, (enum xr_reason)keep);
 	if (shared)
 		return sys_ctl_program(epfd, op, fd, ev);
 retry:

@@ -88,7 +88,7 @@ int xr_ep_inner_make(struct xr_epoll *ep)
 	r = xr_ep_sys_ctl(ep->inner, EPOLL_CTL_ADD, ep->kick, EPOLLIN | EPOLLET,
 			  inner_data(NULL, TAG_KICK, 0));
 	if (!r)
-		r = ep->parents ? top_make(ep) :
+		r = ep->parents || ep->lent ? top_make(ep) :
 		    xr_ep_sys_ctl(ep->outer, EPOLL_CTL_ADD, ep->inner, EPOLLIN | EPOLLET, ep->token);
 	if (r)
 		goto close_inner;
@@ -112,6 +112,16 @@ put_waiter:
 	ep->waiter = 0;
 	xr_info("no inner epoll set: error %d", (int)-r);
 	return (int)r;
+}
+
+void xr_ep_inner_alone(struct xr_epoll *ep)
+{
+	/* what sleeps on the program's descriptor, and not in epoll_wait, would hear of nothing any more */
+	if (ep->inner < 0 || ep->top >= 0 || ep->watched)
+		return;
+	/* without descriptors for it a child may hear in the place of this process: it passes on */
+	if (!top_make(ep))
+		xr_ep_sys_ctl(ep->outer, EPOLL_CTL_DEL, ep->inner, 0, 0);
 }
 
 void xr_ep_take_inner(struct xr_epoll *ep)

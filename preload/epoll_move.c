@@ -221,8 +221,8 @@ static int reg_check(struct xr_epreg *r, int several)
 	if (xr_fd_flow(r->fd) != r->flow)
 		return -EINVAL;
 	/* acquire: pairs with xr_ep_child_changes; what is on record here is not what the kernel has */
-	if (xr_load_acquire(&r->flow->epoll_child))
-		return -EINVAL;
+	if (xr_load_acquire(&r->flow->epoll_child) || xr_ep_is_taken(r->ep))
+		return -EXDEV;
 	e = xr_ep_inner_make(r->ep);
 	if (e || r->parked || !(r->events & EPOLLONESHOT))
 		return e;
@@ -260,6 +260,11 @@ static int flow_attach(struct xr_epflow *ef)
 		if (e)
 			break;
 		e = xr_ep_reg_attach(r, 1);
+		/* one of the two sees the other: a child that has come since has looked at what was there */
+		if (!e && xr_unlikely(xr_ep_is_taken(r->ep))) {
+			reg_detach(r);
+			e = -EXDEV;
+		}
 		if (!e)
 			xr_ep_kick(r->ep);
 		xr_ep_unlock(r->ep);
@@ -358,6 +363,8 @@ void xr_epoll_flow_closed(struct xr_flow *f)
 		next = r->flow_next;
 		if (xr_ep_lock(ep))
 			continue;
+		if (xr_unlikely(xr_flow_holders(f) > 1))
+			xr_ep_heir_leave(r);
 		if (r->attached)
 			xr_ep_reg_leave(r);
 		xr_ep_reg_free(r);

@@ -176,11 +176,21 @@ static int wait_inherited(struct ep_wait *w)
 
 /* ---- in and out ----------------------------------------------------------- */
 
+/* Is asleep, where a child that takes up the file has to ring for it. */
+static void wait_is_asleep(struct xr_epoll *ep, uint32_t by)
+{
+	/* seq_cst: pairs with child_tells */
+	if (ep->share && !ep->parents)
+		xr_fetch_add(&ep->share->asleep[xr_ep_share_slot(ep)], by);
+}
+
 static void wait_repair(void)
 {
 	struct xr_epoll *ep = in.ep;
 
 	in.ep = NULL;
+	if (in.asleep && ep->gen == xr_ep_gen)
+		wait_is_asleep(ep, -1u);
 	if (ep->gen != xr_ep_gen || xr_ep_lock(ep))
 		return;
 	xr_store_relaxed(&ep->spinning, 0);
@@ -230,6 +240,7 @@ static void sleep_cancelled(void *arg)
 	struct xr_epoll *ep = arg;
 
 	in.ep = NULL;
+	wait_is_asleep(ep, -1u);
 	if (xr_ep_lock(ep))
 		return;
 	ep->sleepers--;
@@ -319,7 +330,7 @@ static int wait_sleep(struct ep_wait *w)
 {
 	struct xr_epoll *ep = w->ep;
 	uint64_t then, slice;
-	int r;
+	int r, lend;
 
 	if (xr_ep_lock(ep))
 		return 1;
@@ -334,14 +345,19 @@ static int wait_sleep(struct ep_wait *w)
 	xr_count(&ep->awake, -1u);
 	ep->sleepers++;
 	xr_ep_unlock(ep);
+	wait_is_asleep(ep, 1);
 	in.asleep = 1;
+	/* who rings looks for sleepers after it has asked, and this one for that after it counts */
+	lend = xr_ep_must_lend(ep);
 	then = xr_now_ns();
 	slice = then + XR_WAIT_PEER;
 	pthread_cleanup_push(sleep_cancelled, ep);
 	/* a deadline of 0 would mean none */
-	r = wait_in_kernel(w, xr_deadline_min(!w->has_deadline ? 0 : w->deadline ? w->deadline : 1, slice));
+	r = lend ? LOOK_AT_BOTH :
+	    wait_in_kernel(w, xr_deadline_min(!w->has_deadline ? 0 : w->deadline ? w->deadline : 1, slice));
 	pthread_cleanup_pop(0);
 	in.asleep = 0;
+	wait_is_asleep(ep, -1u);
 	if (!xr_ep_lock(ep)) {
 		ep->sleepers--;
 		xr_count(&ep->awake, 1u);
@@ -440,6 +456,8 @@ static int wait_fabric(struct ep_wait *w)
 
 	for (;;) {
 		xr_control_check();
+		if (xr_ep_must_lend(ep))
+			xr_ep_lend(ep);
 		if (wait_both(w, 0, last ? w->sigmask : NULL, last))
 			return 0;
 		if (!last && !signalled(w) && !xr_load_acquire(&ep->attached) &&
@@ -494,6 +512,8 @@ static int wait_all(struct ep_wait *w)
 			return wait_inherited(w);
 		w->ep = own;
 	}
+	if (xr_ep_must_lend(w->ep))
+		xr_ep_lend(w->ep);
 	/* what a child has heard in its place */
 	if (xr_load_acquire(&w->ep->attached) && xr_unlikely(xr_ep_lent(w->ep)))
 		xr_store_relaxed(&w->ep->dirty, 1);

@@ -106,8 +106,9 @@ void xr_epoll_flow_put(const struct xr_epoll_kept *kept);
  * xr_flow_link_get works).  attach returns -errno and changes nothing when its
  * registrations cannot be carried: -EINVAL for EPOLLEXCLUSIVE in one of several files, an
  * inherited epoll file, a registration under a closed number (the upgrade is then given
- * up with XR_REASON_EPOLL_EXCLUSIVE); -EAGAIN while an EPOLLONESHOT is armed; -EMFILE,
- * -ENFILE, -ENOMEM, -ENOSPC.  detach is idempotent; an epoll_wait that meets a flow that
+ * up with XR_REASON_EPOLL_EXCLUSIVE), -EXDEV for a file that a child uses as well
+ * (XR_REASON_INHERITED); -EAGAIN while an EPOLLONESHOT is armed; -EMFILE, -ENFILE, -ENOMEM,
+ * -ENOSPC.  detach is idempotent; an epoll_wait that meets a flow that
  * went back makes up for one that was not called.
  */
 int xr_epoll_flow_attach(struct xr_flow *f);

@@ -220,7 +220,8 @@ static void up_step(struct xr_flow *f, int fd)
 				xr_flow_tell_sender(f);
 		} else {
 			/* an armed EPOLLONESHOT fires sooner or later */
-			xr_upgrade_abort(f, fd, r == -EINVAL ? XR_REASON_EPOLL_EXCLUSIVE :
+			xr_upgrade_abort(f, fd, r == -EXDEV ? XR_REASON_INHERITED :
+					 r == -EINVAL ? XR_REASON_EPOLL_EXCLUSIVE :
 					 r == -EAGAIN ? XR_REASON_YOUNG : xr_up_errno_reason(r));
 		}
 	}

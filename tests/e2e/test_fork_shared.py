@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""One epoll file, and a parent and a child that both wait in it and change it: as the kernel has it, one set for both."""
+import pytest
+
+from shell import ADD, DEL, DONTWAIT, EV_ET, EV_IN, EV_ONESHOT, EV_OUT, MOD, WAITALL
+import harness
+from test_fork_epoll import arrived, events
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Shared:
+    """A parent and its child, and an epoll file of both; `live.s` is in it, or is not."""
+
+    def __init__(self, live, flags=EV_IN, registered=True):
+        self.live, self.sh, self.s = live, live.server, live.s
+        self.ep = self.sh.ok("epoll_create", 0)
+        if registered:
+            self.ctl(self.sh, ADD, flags, 7)
+        self.child = self.sh.fork()
+
+    def ctl(self, who, op, flags=0, data=0, fd=None):
+        r = who("epoll_ctl", self.ep, op, self.s.fd if fd is None else fd, flags, data)
+        return r.err
+
+    def told(self, who, ms=0):
+        return events(who, self.ep, ms)
+
+
+def moved(live, c, s):
+    """A connection as busy as one that moves; in a set that two processes use none does."""
+    live.turns(100, 1000, c, s)
+    if live.env.lifts:
+        assert live.carriers(c)["server"]["reason"] == "inherited"
+
+
+@pytest.mark.parametrize("waits", ["asleep", "at once"])
+def test_the_parent_hears_of_what_it_adds(live, waits):
+    """However often, and whoever the kernel wakes first."""
+    k = Shared(live)
+    w = k.child.bg("epoll_wait", k.ep, 8, 30)
+    w.result()
+    c, s = live.connect()
+    assert k.ctl(k.sh, ADD, EV_IN, 8, s.fd) is None
+    moved(live, c, s)
+    late = []
+    for i in range(60):
+        p = k.sh.bg("epoll_wait", k.ep, 8, 3000)
+        if waits == "asleep":
+            k.sh.asleep()
+        w = k.child.bg("epoll_wait", k.ep, 8, 5)
+        c.sendall(100)
+        r = p.result()
+        assert r.words == ["%d:8" % EV_IN], (i, r)
+        late.append(int(r.us))
+        w.result()
+        assert s.recv(100, WAITALL).ret == 100
+    assert sum(t > 500000 for t in late) == 0, late
+
+
+def test_both_hear_of_what_the_parent_adds(live):
+    """A descriptor that the child has not got is told to it as well: the set is the same one."""
+    k = Shared(live)
+    assert k.told(k.child) == {}
+    c, s = live.connect()
+    assert k.ctl(k.sh, ADD, EV_IN, 8, s.fd) is None
+    moved(live, c, s)
+    p, w = k.sh.bg("epoll_wait", k.ep, 8, 5000), k.child.bg("epoll_wait", k.ep, 8, 5000)
+    c.sendall(100)
+    assert p.result().words == ["%d:8" % EV_IN]
+    assert w.result().words == ["%d:8" % EV_IN]
+    assert s.recv(100, WAITALL).ret == 100
+    assert k.told(k.child) == {} and k.told(k.sh) == {}
+
+
+def test_both_hear_of_what_was_added_before_the_child_came(live):
+    k = Shared(live)
+    c, s = live.connect()
+    assert k.ctl(k.sh, ADD, EV_IN, 8, s.fd) is None
+    live.upgrade(c, s)
+    p = k.sh.bg("epoll_wait", k.ep, 8, 8000)
+    k.sh.asleep()
+    w = k.child.bg("epoll_wait", k.ep, 8, 5000)
+    k.child.asleep()
+    c.sendall(100)
+    r, q = p.result(), w.result()
+    assert r.words == q.words == ["%d:8" % EV_IN]
+    assert max(r.us, q.us) < 3e6, (r, q)
+
+
+@pytest.mark.parametrize("adds, changes, unread", [
+    ("child", "child", 0), ("child", "child", 1000), ("child", "parent", 0),
+    ("parent", "parent", 0), ("parent", "parent", 1000), ("parent", "child", 0)])
+def test_who_adds_and_who_changes(live, adds, changes, unread):
+    k = Shared(live, registered=False)
+    if unread:
+        live.c.sendall(unread)
+        arrived(live.s, unread)
+    who = {"child": k.child, "parent": k.sh}
+    a, b = who[adds], who[changes]
+    assert k.told(a) == {} and k.told(b) == {}
+    assert k.ctl(a, ADD, EV_IN, 7) is None
+    assert k.ctl(b, ADD, EV_IN, 7) == "EEXIST"
+    assert k.ctl(b, MOD, EV_IN | EV_OUT, 8) is None
+    for w in (a, b):
+        harness.until(lambda: k.told(w) == {8: EV_OUT | (EV_IN if unread else 0)}, 3, lambda: "%r" % k.told(w))
+    assert k.ctl(b, DEL) is None
+    assert k.ctl(a, DEL) == "ENOENT" and k.ctl(a, MOD, EV_IN, 9) == "ENOENT"
+    assert k.told(a) == {} and k.told(b) == {}
+    assert k.ctl(a, ADD, EV_OUT, 5) is None
+    assert k.told(a) == {5: EV_OUT} and k.told(b) == {5: EV_OUT}
+
+
+@pytest.mark.parametrize("unread", [0, 1000])
+def test_changed_by_the_parent_before_the_child_came(live, unread):
+    """What the child finds is what the set has now, not what it had at the fork."""
+    k = Shared(live)
+    assert k.ctl(k.sh, MOD, EV_IN | EV_OUT, 8) is None
+    if unread:
+        live.c.sendall(unread)
+        arrived(live.s, unread)
+    want = {8: EV_OUT | (EV_IN if unread else 0)}
+    harness.until(lambda: k.told(k.child) == want, 3, lambda: "%r" % k.told(k.child))
+    assert k.told(k.sh) == want and k.told(k.child) == want
+
+
+@pytest.mark.parametrize("unread", [0, 1000])
+def test_taken_out_by_the_parent_before_the_child_came(live, unread):
+    k = Shared(live)
+    assert k.ctl(k.sh, DEL) is None
+    if unread:
+        live.c.sendall(unread)
+        arrived(live.s, unread)
+    assert k.told(k.child) == {}
+    live.c.sendall(10)
+    assert k.told(k.child, 300) == {} and k.told(k.sh) == {}
+    assert k.ctl(k.sh, DEL) == "ENOENT" and k.ctl(k.child, DEL) == "ENOENT"
