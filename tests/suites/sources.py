@@ -69,34 +69,42 @@ def update_lists():
     return options
 
 
-def unpack(package):
-    """A fresh source tree of the package, as Debian patched it."""
+def installed(package):
+    """Its version, or None."""
+    p = subprocess.run(["dpkg-query", "-W", "-f", "${Version}", package], stdout=subprocess.PIPE,
+                       stderr=subprocess.DEVNULL, check=False)
+    return p.stdout.decode() if p.returncode == 0 else None
+
+
+def unpack(package, version=None):
+    """A fresh source tree of the package, as Debian patched it; of this version, where it matters which."""
     for tool in ("apt-get", "dpkg-source"):
         if not shutil.which(tool):
             pytest.skip("%s is not installed" % tool)
+    name = "%s=%s" % (package, version) if version else package
     work = CACHE / ("new-" + package)
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     with locked("apt"):
         options = update_lists()
         try:
-            sh("apt-get", *options, "source", "--download-only", package, cwd=work)
+            sh("apt-get", *options, "source", "--download-only", name, cwd=work)
         except RuntimeError:
             # the lists may be older than what the mirror holds
             (CACHE / "apt/sources.list").unlink()
-            sh("apt-get", *update_lists(), "source", "--download-only", package, cwd=work)
+            sh("apt-get", *update_lists(), "source", "--download-only", name, cwd=work)
     dsc, = work.glob("*.dsc")
     sh("dpkg-source", "-x", dsc.name, "src", cwd=work)
     return work / "src"
 
 
-def built(package, build, deep=None):
+def built(package, build, version=None):
     """The source tree after build(tree), from the cache; skips where the source is out of reach."""
     with locked(package):
-        done = CACHE / (package + "-" + RECIPE)
+        done = CACHE / ("-".join([package, *([version] if version else []), RECIPE]))
         if not done.exists():
             try:
-                tree = unpack(package)
+                tree = unpack(package, version)
             except (RuntimeError, subprocess.TimeoutExpired) as e:
                 pytest.skip("no source of %s: %s" % (package, str(e)[-300:]))
             build(tree)
@@ -161,3 +169,26 @@ def redis():
                 path.unlink()
             os.symlink(shutil.which("redis-" + name) or "/usr/bin/redis-" + name, path)
     return built("redis", build)
+
+
+def postgres(major):
+    """The regression tests of the server that is installed, and the modules that they load into it."""
+    version = installed("postgresql-%s" % major)
+    if not version:
+        pytest.skip("not Debian's PostgreSQL")
+
+    def build(tree):
+        # the server's headers, without the compilers that their package wants installed
+        headers = tree / "headers"
+        headers.mkdir()
+        sh("apt-get", "-q", "-o", "APT::Sandbox::User=root", "download",
+           "postgresql-server-dev-%s=%s" % (major, version), cwd=headers)
+        deb, = headers.glob("*.deb")
+        sh("dpkg-deb", "-x", deb, headers)
+        modules = tree / "modules"
+        modules.mkdir()
+        sh("gcc", "-w", "-O1", "-fPIC", "-shared", "-I%s/usr/include/postgresql/%s/server" % (headers, major),
+           "-I/usr/include/postgresql", "-o", modules / "regress.so", tree / "src/test/regress/regress.c")
+        for name in ("refint.so", "autoinc.so"):
+            shutil.copy("/usr/lib/postgresql/%s/lib/%s" % (major, name), modules)
+    return built("postgresql-%s" % major, build, version)
