@@ -18,7 +18,7 @@ PACKAGES_KERNEL=(bc bison flex gcc libc6-dev libelf-dev libssl-dev make xz-utils
 PACKAGES_GUEST=(ibverbs-providers ibverbs-utils iproute2 nftables perftest rdma-core rdmacm-utils
 	redis-server redis-tools)
 # What the suites of tests/suites are made of, beside those.
-PACKAGES_SUITES=(dpkg-dev libpython3.11-testsuite memcached perl redis-server redis-tools tcl)
+PACKAGES_SUITES=(curl dpkg-dev libpython3.11-testsuite libssl-dev memcached perl postgresql redis-server redis-tools tcl)
 
 passed=0 failed=0 skipped=0 pytest_in=() pytest_arguments=() took='' counted=0
 jobs=$(nproc 2>/dev/null || echo 2)

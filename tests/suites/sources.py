@@ -192,3 +192,19 @@ def postgres(major):
         for name in ("refint.so", "autoinc.so"):
             shutil.copy("/usr/lib/postgresql/%s/lib/%s" % (major, name), modules)
     return built("postgresql-%s" % major, build, version)
+
+
+def curl():
+    """Its tests and the servers that they talk to, for the curl that is installed."""
+    version = installed("curl")
+    if not version:
+        pytest.skip("not Debian's curl")
+
+    def build(tree):
+        without = ["--without-" + w for w in ("zstd", "brotli", "nghttp2", "libidn2", "libpsl", "librtmp")]
+        sh("./configure", "-q", "--with-openssl", "--disable-dependency-tracking", "--disable-manual", "--disable-ldap",
+           "--disable-shared", *without, cwd=tree)
+        sh("make", "-s", "-j2", "-C", "tests/server", cwd=tree)
+        # what looks whether a server has come up
+        os.symlink("/usr/bin/curl", tree / "src/curl")
+    return built("curl", build, version)
