@@ -270,7 +270,7 @@ struct xr_epoll *xr_ep_file_new(int epfd, uint64_t token)
 	ep->outer = -1;
 	ep->inner = -1;
 	ep->kick = -1;
-	ep->top = -1;
+	xr_store_relaxed(&ep->top, -1);
 	ep->forks = xr_flow_kid_forks();
 	ep->share = xr_ep_share_of();
 	ep->bucket = ep->first_bucket;
@@ -317,7 +317,7 @@ void xr_epoll_dup(int oldfd, int newfd)
 /* The file's lock held; nobody is inside.  Returns how many descriptors it had. */
 static int ep_inner_close(struct xr_epoll *ep)
 {
-	int n = 3 + (ep->top >= 0);
+	int top = xr_load_relaxed(&ep->top), n = 3 + (top >= 0);
 	struct xr_eplink *k;
 
 	for (k = ep->links; k; k = ep->links) {
@@ -329,11 +329,11 @@ static int ep_inner_close(struct xr_epoll *ep)
 	xr_fd_close(ep->inner);
 	xr_fd_close(ep->kick);
 	xr_fd_close(ep->outer);
-	xr_fd_close(ep->top);
+	xr_fd_close(top);
 	ep->inner = -1;
 	ep->kick = -1;
 	ep->outer = -1;
-	ep->top = -1;
+	xr_store_relaxed(&ep->top, -1);
 	xr_waiter_put(ep->waiter);
 	ep->waiter = 0;
 	return n;
@@ -362,8 +362,9 @@ int xr_epoll_strip(void)
 		if (!ep || ep->gen != xr_ep_gen || xr_ep_lock(ep))
 			continue;
 		/* who is inside, or in the kernel with its token to come, may use them */
-		if (!xr_load_relaxed(&ep->attached) && !ep->inside && ep->inner >= 0 && (ep->top < 0 || !ep->watched)) {
-			if (ep->top < 0)
+		if (!xr_load_relaxed(&ep->attached) && !ep->inside && ep->inner >= 0 &&
+		    (xr_load_relaxed(&ep->top) < 0 || !ep->watched)) {
+			if (xr_load_relaxed(&ep->top) < 0)
 				xr_ep_sys_ctl(ep->outer, EPOLL_CTL_DEL, ep->inner, 0, 0);
 			xr_store_relaxed(&ep->dirty, 0);
 			n += ep_inner_close(ep);
@@ -436,6 +437,7 @@ void xr_epoll_close(int epfd)
 		xr_fd_close(ep->inner);
 		xr_fd_close(ep->kick);
 		xr_fd_close(ep->outer);
+		xr_fd_close(xr_load_relaxed(&ep->top));
 		goto unlock;
 	}
 	if (xr_ep_lock(ep)) {

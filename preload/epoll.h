@@ -171,11 +171,11 @@ struct xr_epoll {
 	uint64_t patrolled;		/* ns: last look for flows that nobody rings for */
 	_Atomic uint64_t passed;	/* ns: in a child, when it passed on what was the parent's */
 	uint32_t forks;			/* of this process before it was made */
-	uint32_t lent;			/* what was wanted when all in it last went to the kernel's set */
+	_Atomic uint32_t lent;		/* what was wanted when all in it last went to the kernel's set */
 	struct xr_epshare *share;	/* of the process whose file it was first; NULL: none */
 	int epfd;			/* one of the program's descriptors */
 	int outer, inner, kick;		/* ours; -1 until the first flow attaches */
-	int top;			/* of several processes: holds outer and inner; else -1 */
+	_Atomic int top;		/* of several processes: holds outer and inner; else -1 */
 	struct xr_epnode ready, hot, active;
 	uint32_t nready, nhot, nactive;
 	struct xr_eplink *links;
@@ -352,7 +352,7 @@ static inline int xr_ep_is_taken(const struct xr_epoll *ep)
 static inline int xr_ep_must_lend(const struct xr_epoll *ep)
 {
 	return ep->share && !ep->parents &&
-	       xr_unlikely(atomic_load(&ep->share->want[xr_ep_share_slot(ep)]) != ep->lent);
+	       xr_unlikely(atomic_load(&ep->share->want[xr_ep_share_slot(ep)]) != xr_load_relaxed(&ep->lent));
 }
 
 /* Does that: all flows in it go to TCP.  No lock held. */

@@ -270,7 +270,7 @@ void xr_ep_lend(struct xr_epoll *ep)
 			return;
 		f = lend_next(ep, &fd);
 		if (!f) {
-			ep->lent = want;
+			xr_store_relaxed(&ep->lent, want);
 			xr_ep_inner_alone(ep);
 		}
 		xr_ep_unlock(ep);
@@ -405,7 +405,7 @@ void xr_ep_child_close(struct xr_epoll *ep)
 		xr_fd_close(old->inner);
 		xr_fd_close(old->kick);
 		xr_fd_close(old->outer);
-		xr_fd_close(old->top);
+		xr_fd_close(xr_load_relaxed(&old->top));
 	}
 }
 

@@ -262,7 +262,9 @@ int xr_epoll_shown(int epfd)
 {
 	struct xr_epoll *ep = xr_fd_epoll(epfd);
 
-	return ep && ep->gen == xr_ep_gen && ep->top >= 0 ? ep->top : epfd;
+	int top = ep && ep->gen == xr_ep_gen ? xr_load_acquire(&ep->top) : -1;
+
+	return top >= 0 ? top : epfd;
 }
 
 /* As the kernel: what may stand beside EPOLLEXCLUSIVE, and that it cannot be set later. */

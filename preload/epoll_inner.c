@@ -32,22 +32,24 @@ static uint64_t inner_data(const void *p, uint32_t tag, uint16_t gen)
 static long top_make(struct xr_epoll *ep)
 {
 	long r = xr_sys1(SYS_epoll_create1, EPOLL_CLOEXEC);
+	int top = (int)r;
 
 	if (r < 0)
 		return r;
-	ep->top = (int)r;
-	r = xr_fd_high(ep->top);
+	r = xr_fd_high(top);
 	if (r < 0)
 		goto close;
-	ep->top = (int)r;
-	r = xr_ep_sys_ctl(ep->top, EPOLL_CTL_ADD, ep->outer, EPOLLIN, 0);
+	top = (int)r;
+	r = xr_ep_sys_ctl(top, EPOLL_CTL_ADD, ep->outer, EPOLLIN, 0);
 	if (!r)
-		r = xr_ep_sys_ctl(ep->top, EPOLL_CTL_ADD, ep->inner, EPOLLIN, 0);
-	if (!r)
-		return 0;
+		r = xr_ep_sys_ctl(top, EPOLL_CTL_ADD, ep->inner, EPOLLIN, 0);
+	if (r)
+		goto close;
+	/* release: who sleeps on it finds both there */
+	xr_store_release(&ep->top, top);
+	return 0;
 close:
-	xr_fd_close(ep->top);
-	ep->top = -1;
+	xr_fd_close(top);
 	return r;
 }
 
@@ -88,7 +90,7 @@ int xr_ep_inner_make(struct xr_epoll *ep)
 	r = xr_ep_sys_ctl(ep->inner, EPOLL_CTL_ADD, ep->kick, EPOLLIN | EPOLLET,
 			  inner_data(NULL, TAG_KICK, 0));
 	if (!r)
-		r = ep->parents || ep->lent ? top_make(ep) :
+		r = ep->parents || xr_load_relaxed(&ep->lent) ? top_make(ep) :
 		    xr_ep_sys_ctl(ep->outer, EPOLL_CTL_ADD, ep->inner, EPOLLIN | EPOLLET, ep->token);
 	if (r)
 		goto close_inner;
@@ -116,8 +118,8 @@ put_waiter:
 
 void xr_ep_inner_alone(struct xr_epoll *ep)
 {
-	/* what sleeps on the program's descriptor, and not in epoll_wait, would hear of nothing any more */
-	if (ep->inner < 0 || ep->top >= 0 || ep->watched)
+	/* what sleeps on the program's descriptor, or in epoll_wait by now, would hear of nothing any more */
+	if (ep->inner < 0 || xr_load_relaxed(&ep->top) >= 0 || ep->watched || ep->sleepers)
 		return;
 	/* without descriptors for it a child may hear in the place of this process: it passes on */
 	if (!top_make(ep))

@@ -274,7 +274,7 @@ static int wait_look(struct ep_wait *w, const sigset_t *sigmask)
 	xr_store_relaxed(&ep->stands, r > 0);
 	w->token_seen |= seen;
 	/* of a parent's file: no token tells */
-	if (xr_unlikely(ep->top >= 0) && xr_ksock_poll(ep->inner, POLLIN))
+	if (xr_unlikely(xr_load_acquire(&ep->top) >= 0) && xr_ksock_poll(ep->inner, POLLIN))
 		xr_store_relaxed(&ep->dirty, 1);
 	return r;
 }
@@ -317,11 +317,12 @@ static int wait_in_kernel(struct ep_wait *w, uint64_t deadline)
 {
 	struct xr_epoll *ep = w->ep;
 	struct epoll_event own;
-	int r;
+	/* acquire: pairs with top_make */
+	int r, top = xr_load_acquire(&ep->top);
 
-	if (xr_likely(ep->top < 0))
+	if (xr_likely(top < 0))
 		return xr_sleep_epoll(w->epfd, w->evs, w->max, deadline, w->sigmask, w->mark);
-	r = xr_sleep_epoll(ep->top, &own, 1, deadline, w->sigmask, w->mark);
+	r = xr_sleep_epoll(top, &own, 1, deadline, w->sigmask, w->mark);
 	return r > 0 ? LOOK_AT_BOTH : r;
 }
 

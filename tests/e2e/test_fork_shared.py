@@ -135,3 +135,20 @@ def test_taken_out_by_the_parent_before_the_child_came(live, unread):
     live.c.sendall(10)
     assert k.told(k.child, 300) == {} and k.told(k.sh) == {}
     assert k.ctl(k.sh, DEL) == "ENOENT" and k.ctl(k.child, DEL) == "ENOENT"
+
+
+def test_threads_of_the_parent_that_sleep_when_the_child_comes(live):
+    """Each of them hears as it would have, and so does the child."""
+    k = Shared(live)
+    c, s = live.connect()
+    assert k.ctl(k.sh, ADD, EV_IN, 8, s.fd) is None
+    live.upgrade(c, s)
+    p = [k.sh.bg("epoll_wait", k.ep, 8, 8000) for _ in range(3)]
+    k.sh.asleep()
+    w = k.child.bg("epoll_wait", k.ep, 8, 8000)
+    k.child.asleep()
+    c.sendall(100)
+    for r in [q.result() for q in (*p, w)]:
+        assert r.words == ["%d:8" % EV_IN] and r.us < 3e6, r
+    assert s.recv(100, WAITALL).ret == 100
+    assert k.told(k.sh) == {} and k.told(k.child) == {}
