@@ -358,27 +358,17 @@ static int retreat_rx_as(struct xr_flow *f, enum xr_retreat how)
 			f->rx_state = f->rx.late ? XR_RX_SKIP : XR_RX_TCP;
 		return froze;
 	}
-	if (f->rx_state == XR_RX_RING && how == XR_RETREAT_HAND_OVER && f->rx.sealed) {
-		/* the seal moves back, unless the sender went on behind it: then they stay here */
-		if (xr_shm_rx_freeze(&f->rx))
-			return 0;
-		f->rx.replayed = 1;
-		return 1;
-	}
-	if (f->rx_state == XR_RX_RING &&
-	    (how == XR_RETREAT_EITHER || how == XR_RETREAT_HAND_OVER)) {
-		froze = !f->rx.frozen;
-		xr_shm_rx_freeze(&f->rx);
+	/* a seal that moves back is news to the sender */
+	froze = !f->rx.frozen || f->rx.sealed;
+	/* sealed, and the sender went on behind that: what is unread stays here, for whoever has the hooks */
+	if (f->rx_state != XR_RX_SKIP && xr_shm_rx_freeze(&f->rx))
+		return 0;
+	if (f->rx_state == XR_RX_RING && (how == XR_RETREAT_EITHER || how == XR_RETREAT_HAND_OVER)) {
 		f->rx.replayed = 1;
 		return froze;
 	}
-	if (f->rx_state != XR_RX_SKIP && xr_shm_rx_freeze(&f->rx)) {
-		/* sealed before, and the sender went on behind the seal: they stay here */
-		xr_error("unread bytes of a flow cannot be handed over");
-		xr_stats_add(XR_STAT_INTERNAL_ERRORS, 1);
-	}
 	f->rx_state = f->rx.late ? XR_RX_SKIP : XR_RX_TCP;
-	return froze;
+	return 1;
 }
 
 static int retreat_rx(struct xr_flow *f, int fd, enum xr_retreat how)
@@ -408,14 +398,21 @@ static int retreat_late(struct xr_flow *f, int fd)
 	return f->rx_state == XR_RX_SKIP ? xr_flow_rx_skip(f, fd) : 0;
 }
 
+/* On one host: a hand-over leaves these states, but for a seal that cannot be moved back. */
+static int retreat_kept(const struct xr_flow *f)
+{
+	return !f->far && f->rx_state != XR_RX_TCP && f->rx_state != XR_RX_SKIP && f->rx.sealed;
+}
+
 /*
  * rx_lock held.  0, or what is unread lies here alone: -EAGAIN, its sender has yet to take notice
  * that it is to come over the socket; -ESTALE, he has gone on behind it.
  */
 static int retreat_unread(struct xr_flow *f)
 {
+	/* before the first of it was due, too, a seal may have kept it here */
 	if (f->rx_state != XR_RX_RING)
-		return 0;
+		return retreat_kept(f) ? -ESTALE : 0;
 	if (!xr_shm_rx_is_frozen(&f->rx)) {
 		/* acquire: with it the sender's end of the flow is what it will be */
 		if (f->rx.sealed)
@@ -583,8 +580,12 @@ void xr_flow_let_go(struct xr_flow *f, int fd, enum xr_reason why, uint64_t wait
 		xr_error("bytes of a flow that is handed over are found twice there, or out of order");
 		xr_stats_add(XR_STAT_INTERNAL_ERRORS, 1);
 	}
-	/* what the peer has yet to send again comes when it next calls; what it cannot is counted there */
+	/* what the peer has yet to send again comes when it next calls */
 	xr_flow_stay_tcp(f, fd, why);
+	if (retreat_kept(f)) {
+		xr_error("unread bytes of a flow cannot be handed over");
+		xr_stats_add(XR_STAT_INTERNAL_ERRORS, 1);
+	}
 }
 
 void xr_flow_give_back(struct xr_flow *f, int fd, enum xr_reason why)

@@ -9,6 +9,8 @@
  *   pingpong  turns of --turn bytes, the client first
  * Each end shuts its direction down after its last byte and reads until the peer's end of stream.
  *
+ * With --upset=N something is done to a connection once in N calls that makes it leave the fabric (xrt_upset.c).
+ *
  * With --endless there is no last byte before SIGUSR1, at each end on its own; the sums tell whether all came.
  */
 #include "pattern.h"
@@ -147,7 +149,7 @@ int conn_tx(struct conn *c)
 		hold(c, at);
 	len = segment(c->o, &c->rng_tx, c->tx_room);
 	pattern_fill(c->tx_key, c->tx_off, c->txbuf, len);
-	n = c->o->io->tx(c, c->txbuf, len);
+	n = c->o->upset ? upset_or(c, true, c->txbuf, len) : c->o->io->tx(c, c->txbuf, len);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return errno == EINTR;
 	if (n <= 0 || (size_t)n > len) {
@@ -200,7 +202,7 @@ int conn_rx(struct conn *c)
 	if (room > left)
 		room = left;
 	len = left ? segment(c->o, &c->rng_rx, room) : 1;
-	n = c->o->io->rx(c, c->rxbuf, len);
+	n = c->o->upset ? upset_or(c, false, c->rxbuf, len) : c->o->io->rx(c, c->rxbuf, len);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return errno == EINTR;
 	if (n < 0 || (size_t)n > len) {
@@ -361,10 +363,14 @@ static int report(const struct opts *o, struct conn *c, double t)
 			       c[i].bad_errno, strerrorname_np(c[i].bad_errno), c[i].bad_off, c[i].tx_off,
 			       c[i].rx_off, t);
 	}
-	if (!bad)
+	if (!bad) {
 		printf("{\"role\": \"%s\", \"seed\": %lu, \"tx\": %lu, \"rx\": %lu, \"tx_sum\": %lu, "
-		       "\"rx_sum\": %lu, \"connect_us\": %.1f, \"us\": %.0f, \"op\": null}\n",
+		       "\"rx_sum\": %lu, \"connect_us\": %.1f, \"us\": %.0f, \"op\": null",
 		       o->client ? "client" : "server", o->seed, tx, rx, txs, rxs, c[0].connect_us, t);
+		if (o->upset)
+			upset_report(stdout);
+		printf("}\n");
+	}
 	fflush(stdout);
 	return bad ? 3 : 0;
 }
@@ -382,7 +388,7 @@ static void usage(void)
 	fprintf(stderr, "usage: xrt server|client [--port=N] [--seed=N] [--c2s=BYTES] [--s2c=BYTES]\n"
 			"  [--proto=duplex|halfclose|pingpong] [--turn=BYTES] [--seg=BYTES] [--hold=BYTES]\n"
 			"  [--conns=N] [--v6] [--nagle] [--sndbuf=N] [--rcvbuf=N] [--io=NAME] [--wait=NAME]\n"
-			"  [--endless] [--stall=SECONDS]\n  io:");
+			"  [--endless] [--stall=SECONDS] [--upset=CALLS]\n  io:");
 	io_list(stderr);
 	fprintf(stderr, "\n");
 	exit(2);
@@ -397,7 +403,7 @@ int main(int argc, char **argv)
 		{ "endless", 0, 0, 'e' }, { "stall", 1, 0, 'T' },
 		{ "v6", 0, 0, '6' },	 { "sndbuf", 1, 0, 'B' }, { "rcvbuf", 1, 0, 'R' },
 		{ "io", 1, 0, 'i' },	 { "wait", 1, 0, 'w' },	  { "nagle", 0, 0, 'N' },
-		{},
+		{ "upset", 1, 0, 'u' },	 {},
 	};
 	struct opts o = { .conns = 1, .seed = 1, .turn = 4096, .seg = 65536, .io = io_find("send"),
 			  .wait = "block", .proto = "duplex", .stall = 20 };
@@ -427,6 +433,7 @@ int main(int argc, char **argv)
 		case 'R': o.rcvbuf = size_arg(optarg); break;
 		case 'i': o.io = io_find(optarg); break;
 		case 'w': o.wait = optarg; break;
+		case 'u': o.upset = size_arg(optarg); break;
 		default: usage();
 		}
 	}

@@ -30,7 +30,7 @@ struct io {
 struct opts {
 	bool client, v6, nagle, endless;
 	int port, conns, sndbuf, rcvbuf, stall;
-	uint64_t seed, c2s, s2c, turn, hold;
+	uint64_t seed, c2s, s2c, turn, hold, upset;
 	size_t seg;
 	const struct io *io;
 	const char *wait, *proto;
@@ -64,6 +64,10 @@ void io_list(FILE *f);
 int io_open(struct conn *c);
 void io_close(struct conn *c);
 uint64_t xrt_rand(uint64_t *state);
+
+/* xrt_upset.c: one call of the style, or on average once in o->upset something that upsets the connection as well */
+ssize_t upset_or(struct conn *c, bool tx, uint8_t *buf, size_t len);
+void upset_report(FILE *f);
 
 /* xrt_wait.c */
 int wait_find(const char *name);

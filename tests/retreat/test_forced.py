@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Connections are taken to TCP and let go at random instants, thousands of times, by an operator, by links that
-break, and with an end that is stopped: no byte is lost, repeated or misplaced, nothing hangs. The load is one of the end-to-end tests', in many I/O styles.
+"""Connections are taken to TCP and let go at random instants, thousands of times: by an operator (of processes, devices and
+connections), by links that break, by forked children that use them, by calls and processes that keep them there for good, and
+with an end that is stopped. No byte is lost, repeated or misplaced, nothing hangs. The load is one of the end-to-end tests', in
+many I/O styles.
 """
+import collections
 import os
 import random
 import time
@@ -26,9 +29,13 @@ def run_once(env, seed, style):
     # two threads per connection at each end: few connections, each with much to carry
     conns, size, mean = (5, 16 * M, 1500) if "threads" in style else rng.choice(
         [(100, M, 3000), (30, 3 * M, 1000), (4, 20 * M, 500)])
+    seg = rng.choice([700, 5000, 65536, 200000])
     args = ["--seed=%d" % seed, "--conns=%d" % conns, "--c2s=%d" % size, "--s2c=%d" % size,
-            "--seg=%d" % rng.choice([700, 5000, 65536, 200000]), "--proto=duplex",
+            "--seg=%d" % seg, "--proto=duplex",
             "--io=%s" % rng.choice(["send", "iov", "msg", "rw", "peek"])]
+    # in another the programs themselves upset their connections as well, some hundred times: that takes a process each
+    if seed % 3 == 1:
+        args += ["--upset=%d" % (conns * size // (seg // 4) // 100)]
     s = env.start("server", [harness.prog("xrt"), "server", "--wait=" + style[0], *args])
     c = env.start("client", [harness.prog("xrt"), "client", "--wait=" + style[1],
                              "--port=%d" % s.json()["port"], *args])
@@ -54,7 +61,8 @@ def run_once(env, seed, style):
     for p in (s, c, force):
         p.stop()
     # both ends count theirs
-    return done["retreats"] // 2, cuts
+    upsets = collections.Counter(rs.get("upsets")) + collections.Counter(rc.get("upsets"))
+    return done["retreats"] // 2, cuts, upsets
 
 
 @pytest.mark.fabric
@@ -65,10 +73,11 @@ def test_forced_retreats(env, part):
     """An eighth of ten thousand; XRT_RETREATS asks for another number, XRT_SEED for one seed."""
     env.env.update(BACK_AT_ONCE)
     base = int(os.environ.get("XRT_SEED") or random.getrandbits(40))
-    n, i, cuts = 0, 0, 0
+    n, i, cuts, upsets = 0, 0, 0, collections.Counter()
     while n < TOTAL // PARTS:
         done = run_once(env, base + i, STYLES[(i + 3 * part) % len(STYLES)])
         n += done[0]
         cuts += done[1]
+        upsets += done[2]
         i += 1
-    print("%d retreats, %d cuts of links, first seed %d, %d runs" % (n, cuts, base, i))
+    print("%d retreats, %d cuts of links, first seed %d, %d runs; upsets: %s" % (n, cuts, base, i, dict(upsets)))

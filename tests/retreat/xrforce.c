@@ -3,7 +3,7 @@
  * usage: xrforce STATS-DIR SEED MEAN-US [stop:PID]...
  *
  * An operator who cannot make up his mind: takes connections of all processes below STATS-DIR
- * to TCP and lets them go again, whole processes or single connections, at random instants
+ * to TCP and lets them go again, whole processes, what a device carries, or single connections, at random instants
  * MEAN-US apart, and stops and continues the processes PID for moments. Ends with standard input; then prints
  * how many retreats the processes count.
  *
@@ -118,12 +118,32 @@ static struct xr_stats_flow *any_flow(struct target *t)
 	return used ? (struct xr_stats_flow *)(base + pick(used) * sizeof(struct xr_stats_flow)) : NULL;
 }
 
+/* The device that carries connections within a host. */
+static void hold_device(struct target *t, const char *name)
+{
+	uint64_t is[XR_STATS_DEVICE / 8] = { 0 };
+
+	memcpy(is, name, strlen(name));
+	/* relaxed: tell() announces it */
+	for (size_t k = 0; k < XR_STATS_DEVICE / 8; k++)
+		xr_store_relaxed(&t->seg->h.hold_device[0][k], is[k]);
+}
+
 static void force(uint64_t mean)
 {
 	struct target *t = &target[pick((uint64_t)targets)];
 	struct xr_stats_flow *f = pick(2) ? any_flow(t) : NULL;
 	_Atomic uint32_t *hold = f ? &f->hold : &t->seg->h.hold;
 
+	if (!f && pick(2)) {
+		hold_device(t, "shm");
+		tell(t);
+		if (pick(3))
+			rest(pick(2 * mean));
+		hold_device(t, "");
+		tell(t);
+		return;
+	}
 	xr_store_release(hold, 1);
 	tell(t);
 	/* often the way back is open before the retreat is over */

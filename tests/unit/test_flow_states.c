@@ -4,7 +4,10 @@
 
 /* ---- the receive direction ------------------------------------------------------------- */
 
-enum rx_at { AT_TCP, AT_READY, AT_DRAIN, AT_RING, AT_SEALED, AT_SKIP, RX_STATES };
+enum rx_at {
+	AT_TCP, AT_READY, AT_DRAIN, AT_RING, AT_SEALED, AT_SKIP, AT_KEPT, AT_READY_KEPT, AT_DRAIN_KEPT,
+	RX_STATES
+};
 
 enum rx_event {
 	EV_NOTHING, EV_TCP, EV_START, EV_RING, EV_END, EV_CLOSE, EV_FREEZE, EV_FREEZE_FULL, EV_SEAL,
@@ -12,7 +15,8 @@ enum rx_event {
 	RX_EVENTS
 };
 
-static const char *const rx_state_name[] = { "TCP", "READY", "DRAIN", "RING", "SEALED", "SKIP" };
+static const char *const rx_state_name[] = { "TCP", "READY", "DRAIN", "RING", "SEALED", "SKIP", "KEPT",
+					     "READY, KEPT", "DRAIN, KEPT" };
 static const char *const rx_event_name[] = {
 	"nothing", "bytes over TCP", "START", "bytes in the ring", "END", "END and close",
 	"the sender freezes an empty ring", "the sender freezes bytes", "retreat", "retreat for exec",
@@ -20,23 +24,38 @@ static const char *const rx_event_name[] = {
 	"nonsense", "shutdown(SHUT_RD)", "close()"
 };
 
+/* Sealed, and the sender has taken notice and goes on over TCP: two bytes lie here alone. */
+static void rx_keep(void)
+{
+	far_send("ab");
+	assert_int_equal(xr_shm_rx_seal(&R.f->rx), 0);
+	xr_shm_tx_freeze(&R.tx);
+}
+
 static void rx_enter(enum rx_at at)
 {
 	static const char *const sends = "ab";
 
 	if (at == AT_TCP)
 		return;
-	if (at == AT_READY || at == AT_DRAIN) {
+	if (at == AT_READY || at == AT_DRAIN || at == AT_READY_KEPT || at == AT_DRAIN_KEPT) {
 		R.f->rx_state = XR_RX_READY;
 		xr_shm_rx_ready(&R.f->rx);
 	}
 	if (at == AT_READY)
 		return;
-	if (at == AT_DRAIN) {
+	if (at == AT_DRAIN || at == AT_DRAIN_KEPT) {
 		far_start(4);
 		far_write("12");
 		assert_int_equal(flow_recv(), 2);
 		assert_int_equal(R.f->rx_state, XR_RX_DRAIN);
+	}
+	if (at == AT_DRAIN)
+		return;
+	if (at == AT_READY_KEPT)
+		far_start(0);
+	if (at == AT_READY_KEPT || at == AT_DRAIN_KEPT) {
+		rx_keep();
 		return;
 	}
 	flow_on_ring();
@@ -44,6 +63,8 @@ static void rx_enter(enum rx_at at)
 		far_send(sends);
 		/* the send direction goes on: it is what keeps the hooks on the flow */
 		assert_int_equal(xr_shm_rx_seal(&R.f->rx), 0);
+	} else if (at == AT_KEPT) {
+		rx_keep();
 	} else if (at == AT_SKIP) {
 		far_send(sends);
 		xr_shm_tx_freeze(&R.tx);
@@ -84,7 +105,7 @@ static const char *rx_event(enum rx_at at, enum rx_event ev)
 		break;
 	case EV_FREEZE:
 	case EV_FREEZE_FULL:
-		if (at == AT_SEALED || at == AT_SKIP)
+		if (at >= AT_SEALED)
 			return "it is frozen";
 		if (ev == EV_FREEZE_FULL) {
 			if (at == AT_READY)
@@ -297,6 +318,68 @@ static const char *const rx_table[RX_STATES][RX_EVENTS] = {
 		[EV_SHUT_RD] = "SKIP 0 0",
 		[EV_OWN_CLOSE] = "SKIP",
 	},
+	/* sealed with two bytes unread, and its sender has gone on behind the seal: nobody else can bring them */
+	[AT_KEPT] = {
+		[EV_NOTHING] = "TCP 2 none",
+		[EV_TCP] = "TCP 5 none",
+		[EV_START] = FROZEN,
+		[EV_RING] = FROZEN,
+		[EV_END] = FROZEN,
+		[EV_CLOSE] = FROZEN,
+		[EV_FREEZE] = ONCE,
+		[EV_FREEZE_FULL] = ONCE,
+		[EV_SEAL] = "TCP 2 kernel",
+		[EV_EXEC] = "TCP 2 kernel",
+		[EV_FIN] = "TCP 2 0",
+		[EV_DEATH] = "TCP 2 0",
+		[EV_RST] = "TCP 2 reset",
+		[EV_ABORT] = "TCP 2 reset",
+		[EV_GONE] = "TCP 2 none",
+		[EV_NONSENSE] = FROZEN,
+		[EV_SHUT_RD] = "TCP 2 0",
+		[EV_OWN_CLOSE] = "TCP",
+	},
+	[AT_READY_KEPT] = {
+		[EV_NOTHING] = "TCP 2 none",
+		[EV_TCP] = "TCP 5 none",
+		[EV_START] = FROZEN,
+		[EV_RING] = FROZEN,
+		[EV_END] = FROZEN,
+		[EV_CLOSE] = FROZEN,
+		[EV_FREEZE] = ONCE,
+		[EV_FREEZE_FULL] = ONCE,
+		[EV_SEAL] = "TCP 2 kernel",
+		[EV_EXEC] = "TCP 2 kernel",
+		[EV_FIN] = "TCP 2 0",
+		[EV_DEATH] = "TCP 2 0",
+		[EV_RST] = "TCP 2 reset",
+		[EV_ABORT] = "TCP 2 reset",
+		[EV_GONE] = "TCP 2 none",
+		[EV_NONSENSE] = FROZEN,
+		[EV_SHUT_RD] = "TCP 2 0",
+		[EV_OWN_CLOSE] = "TCP",
+	},
+	/* two bytes are still to come over TCP before the two that are kept */
+	[AT_DRAIN_KEPT] = {
+		[EV_NOTHING] = "DRAIN none none",
+		[EV_TCP] = "TCP 5 none",
+		[EV_START] = FROZEN,
+		[EV_RING] = FROZEN,
+		[EV_END] = FROZEN,
+		[EV_CLOSE] = FROZEN,
+		[EV_FREEZE] = ONCE,
+		[EV_FREEZE_FULL] = ONCE,
+		[EV_SEAL] = "DRAIN none none",
+		[EV_EXEC] = "DRAIN none none",
+		[EV_FIN] = "DRAIN 0 0",
+		[EV_DEATH] = "DRAIN 0 0",
+		[EV_RST] = "DRAIN reset 0",
+		[EV_ABORT] = "DRAIN reset 0",
+		[EV_GONE] = "DRAIN none none",
+		[EV_NONSENSE] = FROZEN,
+		[EV_SHUT_RD] = "DRAIN 0 0",
+		[EV_OWN_CLOSE] = "TCP",
+	},
 };
 
 static void every_receive_state_meets_every_event(void **state)
@@ -351,6 +434,24 @@ static void readable_is_what_a_read_finds(void **state)
 			}
 		}
 	assert_int_equal(bad, 0);
+}
+
+/* Another program gets the connection: it cannot have what lies here alone, which is said, and can still be read. */
+static void kept_bytes_are_not_handed_over(void **state)
+{
+	static const enum rx_at kept[] = { AT_KEPT, AT_READY_KEPT, AT_DRAIN_KEPT };
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < sizeof(kept) / sizeof(*kept); i++) {
+		flow_make();
+		rx_enter(kept[i]);
+		assert_int_equal(xr_flow_hand_over(R.f, R.fd, XR_REASON_PASSED_FD, 0), -EAGAIN);
+		if (kept[i] == AT_DRAIN_KEPT)
+			far_write("34");
+		assert_int_equal(flow_recv(), kept[i] == AT_DRAIN_KEPT ? 4 : 2);
+		flow_end();
+	}
 }
 
 /*
@@ -477,6 +578,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_receive_state_meets_every_event),
 		cmocka_unit_test(readable_is_what_a_read_finds),
+		cmocka_unit_test(kept_bytes_are_not_handed_over),
 		cmocka_unit_test(a_look_may_come_after_the_end),
 		cmocka_unit_test(an_end_that_is_not_announced),
 		cmocka_unit_test(a_look_keeps_the_slot),
