@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#include "atomic.h"
 #include "fabric_verbs.h"
 #include "log.h"
 
@@ -101,13 +102,43 @@ static int dev_why(int r)
 	return errno == EACCES ? -EACCES : -ENODEV;
 }
 
+/*
+ * In the child of a fork.  The connection manager's library keeps each device that it ever opened, for good, and takes
+ * a protection domain from it for its own use; what it keeps are descriptors, and here these are none, or somebody
+ * else's: the thread that opened them had a table of its own.  It gets those of a context that this process has opened,
+ * which therefore stays.  A device that is gone stays as it is: when it comes back it is another one.
+ */
+static void dev_renew(void)
+{
+	struct ibv_context **list = rdma_get_devices(NULL), *fresh;
+	int i;
+
+	for (i = 0; list && list[i]; i++) {
+		fresh = ibv_open_device(list[i]->device);
+		if (!fresh)
+			continue;
+		list[i]->cmd_fd = fresh->cmd_fd;
+		list[i]->async_fd = fresh->async_fd;
+	}
+	if (list)
+		rdma_free_devices(list);
+}
+
+static _Atomic pid_t dev_pid;
+
 static int dev_find(const char *what, struct v_found *f)
 {
-	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct rdma_event_channel *ch;
 	char with_port[128];
 	struct xr_addr addr;
+	pid_t was;
 	int r;
 
+	/* one thread does it; another that comes meanwhile fails this once */
+	was = xr_xchg(&dev_pid, getpid());
+	if (was && was != getpid())
+		dev_renew();
+	ch = rdma_create_event_channel();
 	if (!ch)
 		return dev_why(v_null());
 	if (what && xr_snprintf(with_port, sizeof(with_port), strchr(what, ':') ? "[%s]:1" : "%s:1", what) <

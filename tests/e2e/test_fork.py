@@ -2,6 +2,7 @@
 """Processes: fork, exec, popen, daemon, and descriptors that change hands."""
 import os
 import socket
+import time
 
 import pytest
 
@@ -171,6 +172,25 @@ def test_fork_then_new_connections(live):
         s.close()
         assert c.drain() == (0, None)
     live.turns()
+
+
+@pytest.mark.fabric
+@pytest.mark.modes("both")
+@pytest.mark.parametrize("end", ["client", "server"])
+def test_child_of_one_that_was_on_the_fabric(live, end):
+    """Its parent has no connection any more, and it has new ones of its own there; so has its own child."""
+    live.c.close()
+    assert live.s.drain() == (0, None)
+    live.s.close()
+    time.sleep(0.2)     # until the parent has done with it
+    for _ in range(2):
+        setattr(live, end, getattr(live, end).fork())
+        ends = live.connect()
+        live.upgrade(*ends)
+        ends[0].close()
+        assert ends[1].drain() == (0, None)
+        ends[1].close()
+        time.sleep(0.2)
 
 
 def test_child_accepts_as_many_as_its_parent_did(live):
