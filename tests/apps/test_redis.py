@@ -3,6 +3,7 @@
 import csv
 import io
 import random
+import time
 
 import pytest
 
@@ -138,11 +139,13 @@ def test_idle_server_sleeps(redis):
     p.say("".join("SET a %d\n" % i for i in range(200)))
     for _ in range(200):
         assert p.line() == "OK"
-    before = harness.cpu_s(redis.proc.pid)
-    import time
+    # between hosts a connection that falls silent gives its memory back, once
+    time.sleep(2 if redis.env.fabric == "rdma" else 0)
+    cpu, woken = harness.cpu_s(redis.proc.pid), harness.sleeps(redis.proc.pid)
     time.sleep(2)
-    # The server's own clock runs at 10 Hz.
-    assert harness.cpu_s(redis.proc.pid) - before <= 0.05
+    cpu, woken = harness.cpu_s(redis.proc.pid) - cpu, harness.sleeps(redis.proc.pid) - woken
+    # The server's own clock runs at 10 Hz. In the guest a round of it takes up to 5 ms, without the shim, too.
+    assert woken <= 40 and cpu <= (0.3 if harness.IN_GUEST else 0.05), (woken, cpu)
     p.say("GET a\n")
     assert p.line() == "199"
 

@@ -330,6 +330,15 @@ def cpu_s(pid):
     return (int(part[11]) + int(part[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def sleeps(pid):
+    """How often its threads went to sleep by themselves."""
+    n = 0
+    for task in os.listdir("/proc/%d/task" % pid):
+        with open("/proc/%d/task/%s/status" % (pid, task)) as f:
+            n += int(f.read().split("\nvoluntary_ctxt_switches:", 1)[1].split(None, 1)[0])
+    return n
+
+
 def state(pid):
     with open("/proc/%d/stat" % pid) as f:
         return f.read().rsplit(")", 1)[1].split()[0]
