@@ -17,6 +17,8 @@ PACKAGES_APPS=(apache2-utils curl erlang-base golang-go haproxy iperf3 iproute2 
 PACKAGES_KERNEL=(bc bison flex gcc libc6-dev libelf-dev libssl-dev make xz-utils)
 PACKAGES_GUEST=(ibverbs-providers ibverbs-utils iproute2 nftables perftest rdma-core rdmacm-utils
 	redis-server redis-tools)
+# What runs one of Debian's kernels, where the other does not run.
+PACKAGES_QEMU=(busybox-static cpio kmod qemu-system-x86 xz-utils)
 # What the suites of tests/suites are made of, beside those.
 PACKAGES_SUITES=(curl dpkg-dev libpython3.11-testsuite libssl-dev memcached perl postgresql redis-server redis-tools tcl)
 

@@ -33,7 +33,8 @@ IN_GUEST = "GUEST" in os.environ
 PERTURBED = "XRT_PERTURBED" in os.environ
 # The build is one with ThreadSanitizer (configure --enable-tsan): what it says of a test's programs is a failure.
 TSAN = "XRT_TSAN" in os.environ
-PATIENCE = 3 if IN_GUEST or PERTURBED or TSAN else 1
+EMULATED = os.environ.get("GUEST") == "qemu"
+PATIENCE = 12 if EMULATED else 3 if IN_GUEST or PERTURBED or TSAN else 1
 
 # Upgrades start at once and leave a trace in a statistics folder of the test's own.
 EAGER = {"XRDMA_UPGRADE_TURNS": "1", "XRDMA_UPGRADE_BYTES": "4K"}

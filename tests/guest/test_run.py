@@ -26,8 +26,11 @@ def control_dir(p):
         with open("/proc/%d/task/%d/children" % (p.pid, p.pid)) as f:
             children = f.read().split()
         for pid in children:
-            with open("/proc/%s/cmdline" % pid) as f:
-                found = re.search("guest.ctl=([^\\0]*)", f.read())
+            try:
+                with open("/proc/%s/cmdline" % pid) as f:
+                    found = re.search("guest.ctl=([^\\0]*)", f.read())
+            except (FileNotFoundError, ProcessLookupError):    # what else it starts ends
+                continue
             if found:
                 return found.group(1)
         assert time.monotonic() < end, "no guest"
@@ -105,6 +108,33 @@ def test_nothing_is_left(how):
         os.utime(mine, (0, 0))
         assert run("true").returncode == 0
     assert not os.path.exists(mine)
+
+
+QEMU = """#!/bin/sh
+for a; do case $a in *guest.ctl=*) ctl=${a#*guest.ctl=}; ctl=${ctl%%%% *} ;; esac; done
+[ -e "$ctl/begun" ] && exit 1
+echo "$a" >>%s/asked
+echo 7 >"$ctl/status"
+sleep 10
+"""
+
+
+@pytest.mark.parametrize("kernel, options, status, qemu", [
+    ("/bin/false", (), 7, True), ("/bin/false", ("-b", "um"), 125, False), (None, ("-b", "qemu"), 7, True), (None, (), 0, False)])
+def test_qemu_where_the_other_does_not_start(tmp_path, kernel, options, status, qemu):
+    """That, or because it was asked for; never because of what the command did."""
+    build = [os.path.join(os.path.dirname(RUN), "build"), "--path"]
+    real = subprocess.run(build, capture_output=True, text=True, check=True).stdout.strip()
+    cache = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    os.makedirs(subprocess.run([*build, "--stock"], capture_output=True, text=True, check=True, env=cache).stdout.strip())
+    (tmp_path / "qemu-system-x86_64").write_text(QEMU % tmp_path)
+    (tmp_path / "qemu-system-x86_64").chmod(0o755)
+    p = run(*options, "sh", "-c", "kill $$; exit 0" if status else "true",
+            env={**cache, "PATH": "%s:%s" % (tmp_path, os.environ["PATH"]), "GUEST_KERNEL": kernel or real})
+    assert p.returncode == status, p
+    assert os.path.exists(tmp_path / "asked") == qemu
+    if not options:
+        assert ("taking QEMU" in p.stderr) == qemu
 
 
 CHOSEN = """
