@@ -462,6 +462,8 @@ static void run_one(struct carry *c)
 		c->ready_told = (uint8_t)carry_say(c, CARRY_READY, xr_load_relaxed(&c->tx.dir->room), NULL, 0);
 	run_in(c);
 	run_out(c);
+	if (c->start == 2 && c->sent == c->acked && c->got && !c->queue && !c->blocked && c->ch)
+		meet_quiet(c->all->meet, c);
 }
 
 int carry_work(struct carry_all *a)

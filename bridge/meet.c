@@ -200,6 +200,66 @@ static void flow_alone(struct meet_flow *f, enum path_news news, uint64_t now)
 	meet_failed(f, news == PATH_UNREACHABLE ? XR_REASON_RDMA_UNREACHABLE : XR_REASON_PEER_NOT_XRDMA, ms);
 }
 
+void meet_slower(struct meet_flow *f)
+{
+	struct path *p = &f->meet->path;
+	uint64_t now = xr_now_ns();
+
+	path_news(p, f->tuple.family, f->tuple.peer, PATH_SLOW, now);
+	meet_failed(f, XR_REASON_SLOWER_PATH,
+		    (uint32_t)(path_slow(p, f->tuple.family, f->tuple.peer, now) / 1000000) + 1);
+}
+
+/* To its owner that is a channel that was lost.  All that go there are as slow. */
+void meet_moved_slower(struct meet_flow *f)
+{
+	struct xr_tuple t = f->tuple;
+	struct meet *m = f->meet;
+
+	path_news(&m->path, t.family, t.peer, PATH_SLOW, xr_now_ns());
+	do {
+		void *flow = f->flow;
+
+		m->ops.closed(flow, f->end->ch, -ETIME);
+		/* the owner may have done so */
+		meet_cancel(m, flow);
+		for (f = m->flows; f && (f->state != MEET_UP || !f->end || f->tuple.family != t.family ||
+					 memcmp(f->tuple.peer, t.peer, 16)); f = f->next)
+			;
+	} while (f);
+}
+
+void meet_tcp(struct meet *m, void *flow, uint64_t rtt)
+{
+	struct meet_flow *f;
+
+	for (f = m->flows; f && f->flow != flow; f = f->next)
+		;
+	if (f)
+		f->tcp = rtt;
+}
+
+void meet_quiet(struct meet *m, void *flow)
+{
+	uint64_t cycles, now;
+	struct meet_flow *f;
+
+	if (!m->cfg.compare)
+		return;
+	cycles = xr_cycles();
+	if (cycles < m->probe_look)
+		return;
+	/* a look at the clock each quarter of a millisecond, or so */
+	m->probe_look = cycles + 500000;
+	now = xr_now_ns();
+	if (now < m->probe_at)
+		return;
+	for (f = m->flows; f && f->flow != flow; f = f->next)
+		;
+	if (f && f->state == MEET_UP && f->end && f->tcp && !xr_channel_probe(f->end->ch))
+		m->probe_at = now + MEET_PROBE_NS;
+}
+
 /* ENOMEM is what registering memory says beyond RLIMIT_MEMLOCK, which does not bind who may lock any. */
 static enum xr_reason memory_reason(void)
 {
@@ -342,6 +402,10 @@ void meet_begin(struct meet *m, void *flow, const struct xr_tuple *t, int connec
 		meet_failed(f, XR_REASON_RDMA_UNREACHABLE, flow_rest(f, now));
 		return;
 	}
+	if (m->cfg.compare && path_slow(&m->path, t->family, t->peer, now)) {
+		meet_slower(f);
+		return;
+	}
 	f->dev = meet_dev_get(m, t->family, t->local, now, &why, &again_ms);
 	if (!f->dev) {
 		meet_failed(f, why, why == XR_REASON_SOFTWARE_DEVICE || why == XR_REASON_IWARP ? 0 : again_ms);
@@ -379,6 +443,7 @@ static void flow_expired(struct meet_flow *f, uint64_t now)
 		break;
 	case MEET_ANSWERED:
 	case MEET_CALLED:
+	case MEET_PACING:
 		meet_call_failed(f, -ETIMEDOUT);
 		break;
 	default:

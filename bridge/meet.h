@@ -59,6 +59,7 @@ struct meet_config {
 	const uint8_t *key;		/* XR_KEY_LEN bytes, or NULL */
 	int trust_fabric, software;	/* settings rdma_trust, rdma_software */
 	enum xr_nat nat;		/* setting rdma_nat */
+	int compare;			/* setting rdma_compare */
 	uint64_t timeout;		/* ns: setting rendezvous_timeout */
 	int huge_pages;			/* setting rdma_huge_pages */
 	/* NULL, or as in bridge.h */
@@ -73,6 +74,10 @@ void meet_close(struct meet *m);
 
 /* flow: the caller's name for it, once at a time.  What fails at once is told by failed() before the return. */
 void meet_begin(struct meet *m, void *flow, const struct xr_tuple *t, int connecting);
+/* The least round trip of its TCP connection, ns, which the way over RDMA is compared with; 0: not known. */
+void meet_tcp(struct meet *m, void *flow, uint64_t rtt);
+/* Nothing of it is under way: a moment to see how long a round trip takes.  Often nothing happens. */
+void meet_quiet(struct meet *m, void *flow);
 /* No more callbacks of this flow, which may be unknown; a channel that it has delivers what was sent, and closes. */
 void meet_cancel(struct meet *m, void *flow);
 
@@ -87,6 +92,7 @@ int meet_poll(struct meet *m);
 #define MEET_STRANGERS	64u		/* channels at a time, per context, of which it is not known what they want */
 #define MEET_CALLS	16u		/* at a time, of one process */
 #define MEET_WORD_NS	2000000000ull	/* a message is waited for so long */
+#define MEET_PROBE_NS	100000000ull	/* between two round trips of connections that have moved */
 #define MEET_TRANSLATED_MS 60000u	/* what a call may mean is not clear: that may pass, but hardly soon */
 #define MEET_GONE_MS	100u		/* a device has just gone: it may come back */
 
@@ -96,6 +102,7 @@ enum meet_state {
 	MEET_WAITING,		/* caller: until it is time to call */
 	MEET_CONNECTING,	/* caller: the channel is being made */
 	MEET_CALLED,		/* caller: waits for ANSWER */
+	MEET_PACING,		/* caller: has it, and sees how long the way is */
 	MEET_UP,
 };
 
@@ -144,6 +151,8 @@ struct meet_flow {
 	uint8_t calling;		/* counted in calls */
 	uint8_t heard;			/* the peer's host answers over RDMA */
 	uint8_t translated;		/* host: a call was refused that may have been its own */
+	struct pace pace;
+	uint64_t tcp;			/* ns: its round trip; 0: not known */
 };
 
 struct meet {
@@ -157,6 +166,7 @@ struct meet {
 	struct meet_end *strangers;	/* and the ends of flows */
 	uint32_t calls;			/* flows in CONNECTING or CALLED */
 	struct path path;
+	uint64_t probe_at, probe_look;	/* ns, cycles: not before */
 	uint64_t memory[XR_BRIDGE_FIGURES];	/* as they were told */
 	uint64_t before[XR_BRIDGE_FIGURES];	/* of contexts that are gone, what is counted */
 };
@@ -173,6 +183,9 @@ struct meet_flow *meet_expected(struct meet_dev *d, const struct xr_tuple *far, 
 struct meet_end *meet_end_new(struct meet_dev *d, struct xrdma_channel *ch, struct meet_flow *f);
 /* The channel forgets its end. */
 void meet_end_free(struct meet_end *e);
+/* TCP is faster: the attempt, or what was made of it, ends. */
+void meet_slower(struct meet_flow *f);
+void meet_moved_slower(struct meet_flow *f);
 /* A caller's channel came to nothing. */
 void meet_call_failed(struct meet_flow *f, int error);
 
@@ -192,6 +205,8 @@ int meet_call(struct meet_dev *d, struct meet_flow *f, struct xrdma_channel **ch
 /* --- meet_talk.c --- */
 
 void meet_say_call(struct meet_flow *f);
+/* A round trip of a flow that is not up yet; or NULL, the first is to begin. */
+void meet_paced(struct meet_flow *f, const uint64_t *rtt);
 /* A message before the flow is up. */
 void meet_hear(struct meet_end *e, const struct xrdma_msg *msg);
 

@@ -114,6 +114,36 @@ static void dev_done(struct xrdma_channel *ch, uint64_t id, void *arg)
 		d->meet->ops.done(e->flow->flow, ch, id);
 }
 
+/* A round trip to the device of the peer and back. */
+static void dev_probed(struct xrdma_channel *ch, uint64_t rtt)
+{
+	struct meet_end *e = xrdma_get_user(ch);
+	struct meet_flow *f = e ? e->flow : NULL;
+	uint64_t now;
+	struct pace *p;
+
+	if (!f || !f->meet->cfg.compare)
+		return;
+	if (f->state == MEET_PACING) {
+		meet_paced(f, &rtt);
+		return;
+	}
+	p = f->state == MEET_UP ? path_pace(&f->meet->path, f->tuple.family, f->tuple.peer) : NULL;
+	if (!p)
+		return;
+	now = xr_now_ns();
+	/* each is compared with TCP of its own connection, and is one of those of the host */
+	if (!p->moved)
+		pace_begin(p, f->tcp, 1, now);
+	p->tcp = f->tcp;
+	if (pace_add(p, rtt, now) != PACE_SLOW)
+		return;
+	xr_info("round trips over RDMA have come to take %llu us or more, those of TCP took %llu us",
+		(unsigned long long)p->least / 1000, (unsigned long long)p->tcp / 1000);
+	p->moved = 0;
+	meet_moved_slower(f);
+}
+
 static void dev_closed(struct xrdma_channel *ch, int error, void *arg)
 {
 	struct meet_end *e = xrdma_get_user(ch);
@@ -173,6 +203,7 @@ static int dev_open(struct meet_dev *d)
 		return -ENODEV;
 	}
 	d->ctx->admit = dev_admit;
+	d->ctx->probed = dev_probed;
 	/* 0 and 1 are within its bounds */
 	xrdma_set_option(d->ctx, XRDMA_OPT_HUGE_PAGES, d->meet->cfg.huge_pages != 0);
 	xr_info("device %s for connections from %s", d->ctx->caps.device, name);

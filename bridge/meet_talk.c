@@ -182,6 +182,51 @@ static int talk_other_address(const struct meet_flow *f, const struct proof *p)
 	       p->tuple.lport == f->tuple.pport && !memcmp(p->tuple.local, f->tuple.peer, 16);
 }
 
+static enum xr_reason talk_confirm(struct meet_flow *f)
+{
+	return talk_say(f, PROOF_CONFIRM) ? XR_REASON_RENDEZVOUS_FAILED : XR_REASON_NONE;
+}
+
+/* Instead of CONFIRM, and as certain. */
+static void talk_slower(struct meet_flow *f)
+{
+	uint8_t msg[PROOF_LEN];
+	struct proof p;
+
+	if (!talk_fill(f->end, PROOF_REFUSE, &f->tuple, &p)) {
+		p.reason = XR_REASON_SLOWER_PATH;
+		proof_put(msg, &p);
+		proof_say(&f->talk, msg);
+		talk_send(f->end->ch, msg);
+	}
+}
+
+void meet_paced(struct meet_flow *f, const uint64_t *rtt)
+{
+	uint64_t now = xr_now_ns();
+	enum pace_says says = PACE_MORE;
+
+	if (!rtt)
+		pace_begin(&f->pace, f->tcp, 0, now);
+	else
+		says = pace_add(&f->pace, *rtt, now);
+	/* where one is under way already, of the keepalive, it is as good */
+	if (says == PACE_MORE) {
+		xr_channel_probe(f->end->ch);
+		return;
+	}
+	if (says == PACE_SLOW) {
+		xr_info("round trips over RDMA take %llu us or more, those of TCP %llu us",
+			(unsigned long long)f->pace.least / 1000, (unsigned long long)f->pace.tcp / 1000);
+		talk_slower(f);
+		meet_slower(f);
+	} else if (talk_confirm(f) == XR_REASON_NONE) {
+		meet_up(f);
+	} else {
+		meet_failed(f, XR_REASON_RENDEZVOUS_FAILED, 0);
+	}
+}
+
 static void hear_refuse(struct meet_flow *f, uint16_t reason)
 {
 	switch (reason) {
@@ -224,6 +269,11 @@ void meet_hear(struct meet_end *e, const struct xrdma_msg *m)
 		hear_refuse(f, p.reason);
 		return;
 	}
+	if (!r && f && p.type == PROOF_REFUSE && f->state == MEET_ANSWERED && p.reason == XR_REASON_SLOWER_PATH &&
+	    talk_same(f, &p) && !proof_hear(&f->talk, msg)) {
+		meet_slower(f);
+		return;
+	}
 	if (!r && (!f || p.type != (f->state == MEET_CALLED ? PROOF_ANSWER : PROOF_CONFIRM) || !talk_same(f, &p)))
 		r = -EBADMSG;
 	why = r ? talk_reason(r) : talk_check(e, &p);
@@ -231,8 +281,13 @@ void meet_hear(struct meet_end *e, const struct xrdma_msg *m)
 		why = XR_REASON_TRANSLATED;
 	if (why == XR_REASON_NONE && proof_hear(&f->talk, msg))
 		why = XR_REASON_PROOF_FAILED;
-	if (why == XR_REASON_NONE && f->state == MEET_CALLED && talk_say(f, PROOF_CONFIRM))
-		why = XR_REASON_RENDEZVOUS_FAILED;
+	if (why == XR_REASON_NONE && f->state == MEET_CALLED && f->tcp && f->meet->cfg.compare) {
+		f->state = MEET_PACING;
+		meet_paced(f, NULL);
+		return;
+	}
+	if (why == XR_REASON_NONE && f->state == MEET_CALLED)
+		why = talk_confirm(f);
 	if (why == XR_REASON_NONE) {
 		meet_up(f);
 		return;

@@ -55,12 +55,15 @@ static int cmd_take(struct carry_all *a, int epoll)
 		switch (cmd.type) {
 		case XR_BRIDGE_BEGIN:
 			c = carry_begin(a, &cmd);
-			if (c)
+			if (c) {
 				meet_begin(a->meet, c, &cmd.tuple, c->connecting);
-			else
-				carry_answer(a, &(struct xr_bridge_answer){ .type = XR_BRIDGE_FAILED, .id = cmd.id,
-									    .reason = XR_REASON_LIMIT_MEMORY,
-									    .again_ms = 10000 });
+				/* c may be gone: then nobody has that name */
+				meet_tcp(a->meet, c, cmd.rtt_us * 1000ull);
+				break;
+			}
+			carry_answer(a, &(struct xr_bridge_answer){ .type = XR_BRIDGE_FAILED, .id = cmd.id,
+								    .reason = XR_REASON_LIMIT_MEMORY,
+								    .again_ms = 10000 });
 			break;
 		case XR_BRIDGE_CANCEL:
 			carry_cancel(a, cmd.id);
@@ -289,8 +292,8 @@ static int loop(struct carry_all *a, int epoll, uint64_t spin_ns)
 static int bridge_run(const struct xr_bridge_host *h, int cmd)
 {
 	struct meet_config cfg = { .device = h->device, .key = h->key, .trust_fabric = h->trust_fabric,
-				   .software = h->software, .nat = (enum xr_nat)h->nat, .timeout = h->timeout,
-				   .huge_pages = h->huge_pages, .counted = h->counted };
+				   .software = h->software, .nat = (enum xr_nat)h->nat, .compare = h->compare,
+				   .timeout = h->timeout, .huge_pages = h->huge_pages, .counted = h->counted };
 	struct carry_all *a = calloc(1, sizeof(*a));
 	int epoll = epoll_create1(EPOLL_CLOEXEC), r;
 

@@ -27,6 +27,23 @@ static struct path_host *path_make(struct path *p, uint16_t family, const uint8_
 	return h;
 }
 
+static void path_is_slow(struct path_host *h, uint64_t now)
+{
+	uint64_t rest = PATH_SLOW_FIRST_NS;
+
+	if (h->slow_until > now)
+		return;
+	if (!h->slow_at || now - h->slow_at > PATH_SLOW_OLD_NS)
+		h->slow_times = 0;
+	rest <<= h->slow_times;
+	if (rest >= PATH_LAST_NS)
+		rest = PATH_LAST_NS;
+	else
+		h->slow_times++;
+	h->slow_at = now;
+	h->slow_until = now + rest;
+}
+
 void path_news(struct path *p, uint16_t family, const uint8_t addr[16], enum path_news news, uint64_t now)
 {
 	int i = path_find(p, family, addr);
@@ -40,6 +57,10 @@ void path_news(struct path *p, uint16_t family, const uint8_t addr[16], enum pat
 	}
 	h = i >= 0 ? &p->host[i] : path_make(p, family, addr);
 	h->heard = now;
+	if (news == PATH_SLOW) {
+		path_is_slow(h, now);
+		return;
+	}
 	if (news == PATH_GOOD) {
 		h->good = 1;
 		h->quiet = h->times = 0;
@@ -67,6 +88,20 @@ uint64_t path_rest(const struct path *p, uint16_t family, const uint8_t addr[16]
 	int i = path_find(p, family, addr);
 
 	return i >= 0 && p->host[i].until > now ? p->host[i].until - now : 0;
+}
+
+uint64_t path_slow(const struct path *p, uint16_t family, const uint8_t addr[16], uint64_t now)
+{
+	int i = path_find(p, family, addr);
+
+	return i >= 0 && p->host[i].slow_until > now ? p->host[i].slow_until - now : 0;
+}
+
+struct pace *path_pace(struct path *p, uint16_t family, const uint8_t addr[16])
+{
+	int i = path_find(p, family, addr);
+
+	return i >= 0 ? &p->host[i].pace : NULL;
 }
 
 int path_was_good(const struct path *p, uint16_t family, const uint8_t addr[16])

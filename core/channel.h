@@ -231,6 +231,7 @@ struct xrdma_channel {
 	uint32_t missed;	/* looks at a probe that is not answered */
 	uint8_t alive;		/* it was heard of since the last look */
 	uint8_t probing;
+	uint64_t probe_at;	/* ns */
 
 	/* channel_stats.c */
 	_Atomic uint64_t *count;	/* XR_CHAN_COUNT, in the slot, or own */
@@ -406,6 +407,8 @@ void xr_onesided_end(struct xrdma_channel *ch);
 
 /* Looks after every channel when it is time to. */
 void xr_keepalive(struct xrdma_context *ctx);
+/* One round trip that needs no program at the other end; -EAGAIN: one is under way, or the channel is not open. */
+int xr_channel_probe(struct xrdma_channel *ch);
 /* The option changed. */
 int xr_keepalive_set(struct xrdma_context *ctx);
 /* The context's timer for whatever comes first: the next look, or a channel that is held back. */

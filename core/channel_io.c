@@ -485,6 +485,8 @@ void xr_channel_complete(struct xrdma_channel *ch, const struct xr_wc *wc)
 		break;
 	case XR_WR_ID_PROBE:
 		ch->probing = 0;
+		if (ch->ctx->probed)
+			ch->ctx->probed(ch, xr_now_ns() - ch->probe_at);
 		break;
 	}
 	xr_channel_progress(ch);

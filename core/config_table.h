@@ -104,6 +104,11 @@
 	  "what makes the other end of an RDMA connection trusted",                                \
 	  "key takes the common key. fabric takes the network's word: whoever can use RDMA from "  \
 	  "the address of a peer can then take over its connections; for closed networks only.")   \
+	X(rdma, rdma_compare, RDMA_COMPARE, BOOL, "yes", 0, 1, NULL, "BOOL",                       \
+	  "leave a way over RDMA that is slower than TCP",                                         \
+	  "Round trips over RDMA are compared with the least one of TCP, before a connection moves and, while it is "\
+	  "used, afterwards. A way on which none of many is short enough is left, and the host is not tried again for "\
+	  "a minute and then ever longer, up to an hour (reason slower-path).")                    \
 	X(rdma, rdma_nat, RDMA_NAT, ENUM, "auto", 0, 2, "no|auto|yes", "NAT",                      \
 	  "RDMA where the server's address is translated on the way",                              \
 	  "Between hosts that have a common key. The connecting end then knows a connection by its own " \

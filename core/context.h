@@ -59,6 +59,8 @@ struct xrdma_context {
 	uint8_t gone;		/* the device is gone for good: nothing new will succeed */
 	/* of a user inside the library: 0 refuses a connection before anything is made for it; NULL: none is */
 	int (*admit)(struct xrdma_context *ctx, const struct xr_cm_event *ev);
+	/* NULL, or told of each round trip of a probe, in ns; it may close the channel */
+	void (*probed)(struct xrdma_channel *ch, uint64_t rtt);
 	uint32_t rounds, useful;	/* since the program slept; with messages, of the last XR_CONTEXT_EVENTS */
 	uint64_t looked;		/* cycle count of the last look at connections */
 	int timer;		/* for keepalive, for pauses and for rest, in epoll */

@@ -14,14 +14,18 @@
 #include "log.h"
 #include "mem.h"
 
-static void keepalive_probe(struct xrdma_channel *ch)
+int xr_channel_probe(struct xrdma_channel *ch)
 {
 	struct xr_send_wr wr = { .wr_id = XR_WR_ID(ch, XR_WR_ID_PROBE, 0), .op = XR_WR_WRITE };
 
+	if ((ch->state != XR_CH_OPEN && ch->state != XR_CH_CLOSING) || ch->probing)
+		return -EAGAIN;
 	ch->probing = 1;
+	ch->probe_at = xr_now_ns();
 	ch->missed = 0;
 	xr_channel_count(ch, XR_CHAN_PROBES, 1);
 	xr_channel_post(ch, &wr);
+	return 0;
 }
 
 static void keepalive_look(struct xrdma_channel *ch, uint64_t limit)
@@ -31,7 +35,7 @@ static void keepalive_look(struct xrdma_channel *ch, uint64_t limit)
 	if (ch->alive) {
 		ch->alive = 0;
 	} else if (!ch->probing) {
-		keepalive_probe(ch);
+		xr_channel_probe(ch);
 	} else if (++ch->missed >= limit && limit) {
 		xr_info("a channel ends, its peer has not answered %u probes", ch->missed);
 		xr_channel_fail(ch, -ETIMEDOUT);

@@ -65,7 +65,9 @@
 	X(LIMIT_THREADS, 52, "limit-threads", "The thread that RDMA needs could not be started.")  \
 	X(LIMIT_RETURNS, 53, "limit-returns", "The fabric was lost too often: the connection returns later.") \
 	X(TRANSLATED, 54, "translated",                                                            \
-	  "Its addresses are translated on the way, and others may come from the same one (rdma_nat).")
+	  "Its addresses are translated on the way, and others may come from the same one (rdma_nat).") \
+	X(SLOWER_PATH, 55, "slower-path",                                                          \
+	  "Round trips over RDMA take longer than those of TCP to this host (rdma_compare).")
 
 enum xr_reason {
 #define XR_REASON_ENUM(sym, num, name, text) XR_REASON_##sym = num,

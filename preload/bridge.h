@@ -45,7 +45,7 @@ struct xr_bridge_cmd {
 	uint64_t link;		/* LINK, BEGIN */
 	uint64_t dir_off;	/* ATTACH: the program's direction in its arena */
 	uint32_t cookie;	/* ATTACH: what the program calls the flow */
-	uint32_t zero;
+	uint32_t rtt_us;	/* BEGIN: the least round trip of the TCP connection; 0: not known */
 	struct xr_tuple tuple;	/* BEGIN */
 };
 
@@ -76,6 +76,7 @@ struct xr_bridge_host {
 	const uint8_t *key;	/* XR_KEY_LEN bytes; NULL: none */
 	int trust_fabric, software;
 	int nat;		/* enum xr_nat */
+	int compare;
 	uint64_t timeout;	/* ns */
 	uint64_t memory;	/* bytes at most */
 	uint64_t spin;		/* ns: setting spin */

@@ -154,7 +154,8 @@ static void *helper_main(void *arg)
 		.abi = XR_BRIDGE_ABI, .version = xrdma_version(), .log_threshold = xr_log_threshold,
 		.log_file = xr_log_path(), .device = xr_cfg.rdma_device, .key = xr_far_key(),
 		.trust_fabric = xr_cfg.rdma_trust != XR_TRUST_KEY, .software = xr_cfg.rdma_software != 0,
-		.nat = (int)xr_cfg.rdma_nat, .timeout = xr_cfg.rendezvous_timeout, .memory = xr_cfg.max_memory,
+		.nat = (int)xr_cfg.rdma_nat, .compare = xr_cfg.rdma_compare != 0,
+		.timeout = xr_cfg.rendezvous_timeout, .memory = xr_cfg.max_memory,
 		.spin = xr_tuned(&xr_cfg.spin), .huge_pages = xr_cfg.rdma_huge_pages != 0,
 		.counted = helper_memory,
 	};

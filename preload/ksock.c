@@ -60,6 +60,7 @@ void xr_ksock_reset(int fd)
 	xr_sys2(SYS_shutdown, fd, SHUT_RDWR);
 }
 
+#define KSOCK_RTT_MOST		60000000u	/* us: none was measured */
 #define KSOCK_ESTABLISHED	1	/* TCP_ESTABLISHED; its header and linux/tcp.h exclude each other */
 /* a FIN counts as a byte: by TCP_* state, one that was received, one that was sent */
 #define KSOCK_FIN_RX		(1u << 8 | 1u << 9 | 1u << 11 | 1u << 6)
@@ -168,4 +169,15 @@ void xr_ksock_push_tail(int fd)
 	xr_sys5(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	if (!was)
 		xr_sys5(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &was, sizeof(was));
+}
+
+uint32_t xr_ksock_rtt_us(int fd)
+{
+	struct tcp_info info;
+	socklen_t len = sizeof(info);
+
+	memset(&info, 0, sizeof(info));
+	if (xr_sys5(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, &info, &len) || info.tcpi_min_rtt > KSOCK_RTT_MOST)
+		return 0;
+	return info.tcpi_min_rtt;
 }

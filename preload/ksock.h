@@ -28,5 +28,7 @@ int xr_ksock_offsets(int fd, uint64_t known, uint64_t *written, uint64_t *read);
 int xr_ksock_written(int fd, int connects, uint64_t *written);
 /* The same as xr_ksock_offsets() in any state; for display: may be a byte off after a reset, and tear. */
 int xr_ksock_moved(int fd, uint64_t *written, uint64_t *read);
+/* The least round trip that the kernel has seen, microseconds; 0: none, or it does not say. */
+uint32_t xr_ksock_rtt_us(int fd);
 
 #endif

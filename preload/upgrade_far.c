@@ -16,7 +16,8 @@
 int xr_up_far_begin(struct xr_upgrade *u)
 {
 	struct xr_bridge_cmd cmd = { .type = XR_BRIDGE_BEGIN, .id = u->nonce, .tuple = u->tuple,
-				     .connecting = u->f->role == XR_FLOW_CONNECT };
+				     .connecting = u->f->role == XR_FLOW_CONNECT,
+				     .rtt_us = xr_ksock_rtt_us(xr_flow_fd(u->f)) };
 	int r = xr_helper_link(&u->link);
 
 	u->state = XR_UP_FAR;

@@ -87,6 +87,7 @@ int ping_meet(const struct ping_options *opt, char fabric, const struct meet_ops
 		.device = fabric == 's' ? "shm" : opt->cfg.rdma_device,
 		.key = opt->key_error ? NULL : opt->key,
 		.trust_fabric = fabric == 's' || opt->cfg.rdma_trust == XR_TRUST_FABRIC,
+		.compare = fabric != 's' && opt->cfg.rdma_compare,
 		.software = 1, .nat = (enum xr_nat)opt->cfg.rdma_nat, .timeout = opt->cfg.rendezvous_timeout,
 	};
 

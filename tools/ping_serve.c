@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* xr-ping -l: the other end. */
 #include <errno.h>
+#include <linux/tcp.h>
 #include <netdb.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 #define SERVE_SOCKETS	8u
 #define SERVE_SPIN_NS	500000u	/* after something happened the next thing is looked for so long */
 #define SERVE_WORD_NS	5000000000ull
+#define SERVE_RTT_MOST	60000000u	/* us: none was measured */
 
 struct serve;
 
@@ -173,6 +175,8 @@ static void client_begin(struct client *c)
 {
 	const size_t hello = sizeof(PING_HELLO) - 1;
 	const char *want = c->line + hello;
+	struct tcp_info info = { 0 };
+	socklen_t len = sizeof(info);
 	struct xr_tuple t;
 
 	if (memcmp(c->line, PING_HELLO, hello) || (strcmp(want, "shm") && strcmp(want, "rdma")) ||
@@ -182,6 +186,8 @@ static void client_begin(struct client *c)
 	}
 	c->meet = c->serve->meet[!strcmp(want, "rdma")];
 	meet_begin(c->meet, c, &t, 0);
+	if (!getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &len) && info.tcpi_min_rtt < SERVE_RTT_MOST)
+		meet_tcp(c->meet, c, info.tcpi_min_rtt * 1000ull);
 }
 
 /* The first line says what is wanted; after that only the end of the connection matters. */

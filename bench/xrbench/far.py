@@ -67,7 +67,8 @@ class Bench:
         self.env = {
             "tcp": {}, "rsockets": {"LD_PRELOAD": RSOCKETS},
             "xrdma": {"LD_PRELOAD": libs + "/libxrdma_preload.so", "XRDMA_MODULE_DIR": libs, "XRDMA_RDMA": "yes",
-                      "XRDMA_RDMA_TRUST": "fabric", "XRDMA_RDMA_SOFTWARE": "yes", "XRDMA_STATS_DIR": "/tmp"}}
+                      "XRDMA_RDMA_TRUST": "fabric", "XRDMA_RDMA_SOFTWARE": "yes",
+                      "XRDMA_RDMA_COMPARE": "no", "XRDMA_STATS_DIR": "/tmp"}}
 
     def take(self, row, name):
         """One sample, and whether it went the way that it should have gone."""

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.timeout(150),
 
 MODULE = os.path.dirname(harness.find(".libs/libxrdma-verbs.so"))
 PING = harness.find("tools/xr-ping")
-WANTED = {"XRDMA_RDMA": "yes", "XRDMA_RDMA_SOFTWARE": "yes"}
+WANTED = {"XRDMA_RDMA": "yes", "XRDMA_RDMA_SOFTWARE": "yes", "XRDMA_RDMA_COMPARE": "no"}
 
 
 @pytest.fixture(scope="module", name="keys")

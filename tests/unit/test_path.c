@@ -103,12 +103,38 @@ static void room(void **state)
 	}
 }
 
+/* Whoever answers, or does not: that it is slow is another matter, and forgotten after a long time without. */
+static void slow(void **state)
+{
+	uint64_t now = 1000, rest = PATH_SLOW_FIRST_NS;
+	int i;
+
+	(void)state;
+	for (i = 0; i < 12; i++) {
+		path_news(&p, AF_INET, a, PATH_SLOW, now);
+		path_news(&p, AF_INET, a, PATH_SLOW, now + 1);
+		path_news(&p, AF_INET, a, PATH_HEARD, now + 2);
+		path_news(&p, AF_INET, a, PATH_GOOD, now + 2);
+		assert_int_equal(path_slow(&p, AF_INET, a, now), rest);
+		assert_int_equal(path_slow(&p, AF_INET, b, now), 0);
+		assert_int_equal(path_rest(&p, AF_INET, a, now), 0);
+		now += rest;
+		assert_int_equal(path_slow(&p, AF_INET, a, now), 0);
+		rest = rest * 2 < PATH_LAST_NS ? rest * 2 : PATH_LAST_NS;
+	}
+	assert_int_equal(rest, PATH_LAST_NS);
+	now += PATH_SLOW_OLD_NS;
+	path_news(&p, AF_INET, a, PATH_SLOW, now);
+	assert_int_equal(path_slow(&p, AF_INET, a, now), PATH_SLOW_FIRST_NS);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(unreachable, setup),
 		cmocka_unit_test_setup(nobody, setup),
 		cmocka_unit_test_setup(room, setup),
+		cmocka_unit_test_setup(slow, setup),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
