@@ -40,10 +40,11 @@ static int channel_new(struct xrdma_context *ctx, struct xrdma_channel **out)
 	ch->own_max = xr_context_max_msg(ctx);
 	ch->out_most = ring;
 	ch->arr_mask = pow2(msgs + XR_WINDOW_CTL) - 1;
+	ch->places = (uint8_t)xr_write_wanted(ctx);
 	ch->rd_max = ctx->caps.max_rd_atomic < XR_READ_MAX ? ctx->caps.max_rd_atomic : XR_READ_MAX;
 	ch->arrived = calloc((size_t)ch->arr_mask + 1, sizeof(*ch->arrived));
 	/* a ring of messages, and what needs no credit; rnr_retry is 0: receives never run out */
-	attr.sq_depth = ring + ch->rd_max + XR_WINDOW_CTL + XR_ONE_MAX + XR_CHANNEL_FILLS + 1 + SENTINEL;
+	attr.sq_depth = ring + ch->rd_max + XR_READ_MAX + XR_WINDOW_CTL + XR_ONE_MAX + XR_CHANNEL_FILLS + 1 + SENTINEL;
 	/* two banks */
 	attr.rq_depth = 2 * (msgs + XR_WINDOW_CTL) + SENTINEL;
 	ch->attr = attr;
@@ -101,7 +102,7 @@ void xr_channel_free(struct xrdma_channel *ch)
 	if (ch->rd.addr)
 		xr_pool_put(&ctx->pool, &ch->rd);
 	xr_budget_forget(&ctx->budget, &ch->rx);
-	xr_budget_give(&ctx->budget, ch->rx.inflight);
+	xr_budget_give(&ctx->budget, ch->rx.inflight + ch->placed);
 	if (ch->rx.inflight)
 		xr_adapt_acked(&ctx->fetch, ch->rx.inflight, 0, 0);
 	free(ch->charge);
@@ -162,6 +163,7 @@ static void hello_fill(const struct xrdma_channel *ch, uint32_t first, struct xr
 	h->max_msg = xr_context_max_msg(ctx);
 	h->generation = ch->generation;
 	h->answers = ch->peer_generation;
+	h->features = XR_HELLO_WRITES | (ch->places ? XR_HELLO_PLACES : 0);
 }
 
 /*
@@ -192,11 +194,11 @@ static void channel_network(struct xrdma_channel *ch, uint64_t bytes)
 static int channel_hello(struct xrdma_channel *ch, const struct xr_cm_event *ev, uint32_t *first)
 {
 	uint32_t ring, rest;
-	struct xr_hello h;
+	struct xr_hello h = { .features = 0 };
 
-	if (ev->len < sizeof(h))
+	if (ev->len < XR_HELLO_LEAST)
 		return -EPROTO;
-	memcpy(&h, ev->data, sizeof(h));
+	memcpy(&h, ev->data, ev->len < sizeof(h) ? XR_HELLO_LEAST : sizeof(h));
 	if (h.magic != XR_CHANNEL_MAGIC || h.version != XR_CHANNEL_VERSION || !h.max_msg ||
 	    !h.generation || (first && (h.first != *first || h.answers != ch->generation)))
 		return -EPROTO;
@@ -213,6 +215,10 @@ static int channel_hello(struct xrdma_channel *ch, const struct xr_cm_event *ev,
 	if (xr_window_init(&ch->win, h.first, XR_GRANT_MSGS(h.grant), h.bytes, rest, ch->own_bytes,
 			   ch->charge, ring) || xr_channel_granted(ch, h.grant, 0))
 		return -EPROTO;
+	ch->places &= (h.features & XR_HELLO_WRITES) != 0;
+	ch->peer_places = (h.features & XR_HELLO_PLACES) != 0;
+	if (!ch->places && !ch->rd_max)
+		return -EOPNOTSUPP;
 	ch->max_msg = h.max_msg;
 	ch->peer_generation = h.generation;
 	ch->released = ch->completed = ch->queued = h.first;

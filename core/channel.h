@@ -3,7 +3,8 @@
  * A channel: messages over one queue pair, through fabric.h only.
  *
  * Up to XR_CHANNEL_EAGER bytes travel in the SEND itself; a larger message is announced, and
- * the receiver READs it from the sender's memory in fragments of XR_CHANNEL_FRAGMENT bytes.
+ * the receiver READs it from the sender's memory in fragments of XR_CHANNEL_FRAGMENT bytes, or says where to, and the
+ * sender WRITEs it there (channel_write.c says when which).
  * Messages are delivered in the order they were sent.  The sender's buffer is held until the
  * message is acked and its SEND has completed.
  *
@@ -25,6 +26,7 @@
 #ifndef XR_CHANNEL_H
 #define XR_CHANNEL_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include "atomic.h"
 #include "context.h"
@@ -43,7 +45,11 @@
 #define XR_CHANNEL_LEAN		256u	/* bytes of one of its receives */
 #define XR_CHANNEL_FILLS	8u	/* SENDs of no bytes under way */
 
-enum xr_msg_type { XR_MSG_EAGER = 1, XR_MSG_ANNOUNCE, XR_MSG_ACK, XR_MSG_CLOSE };
+enum xr_msg_type {
+	XR_MSG_EAGER = 1, XR_MSG_ANNOUNCE, XR_MSG_ACK, XR_MSG_CLOSE,
+	XR_MSG_PLACE,	/* the message with the number of its ack is to be WRITten to id, imm bytes, with the key len */
+	XR_MSG_THERE,	/* the message with the number imm was */
+};
 
 /* Flags of a header; of data only, but for the last. */
 #define XR_MSG_TRACE		1u	/* a trace id follows the header */
@@ -94,7 +100,14 @@ struct xr_hello {
 	uint64_t max_msg;
 	uint32_t generation;	/* of this end; accept: and the one that it answers */
 	uint32_t answers;
+	/* peers before these was known end here: it is 0 of them */
+	uint32_t features;
+	uint32_t zero;
 };
+
+#define XR_HELLO_LEAST	offsetof(struct xr_hello, features)
+#define XR_HELLO_WRITES	1u	/* it can WRITE what it announced */
+#define XR_HELLO_PLACES	2u	/* and wants what is announced to it WRITten */
 
 struct xr_out {			/* a message between send and settled */
 	struct xr_buf buf;	/* header, and the payload unless that lies in mem; none: the device copied it */
@@ -104,6 +117,7 @@ struct xr_out {			/* a message between send and settled */
 	uint64_t at;		/* ns: when it went (0: unknown); of traced ones, before that: when it was queued */
 	uint32_t imm, rkey, wire;	/* wire: bytes of its SEND */
 	uint8_t flags;		/* those of its header, and XR_OUT_* */
+	uint8_t announced;	/* it went as an announcement */
 	uint8_t trace[XR_MSG_TRACE_LEN];
 };
 
@@ -143,6 +157,17 @@ struct xr_call {		/* a request without an answer yet */
 struct xr_one {
 	struct xrdma_mem *mem;
 	uint64_t id;
+};
+
+enum xr_put {			/* a message that is WRITten */
+	XR_PUT_NONE,
+	XR_PUT_WRITES,
+	XR_PUT_SAYS,		/* all of it is posted */
+	XR_PUT_SAID,		/* and THERE behind it */
+};
+
+enum xr_rendezvous {		/* XRDMA_OPT_RENDEZVOUS */
+	XR_RENDEZVOUS_AUTO, XR_RENDEZVOUS_READ, XR_RENDEZVOUS_WRITE
 };
 
 enum xr_channel_state {
@@ -209,6 +234,18 @@ struct xrdma_channel {
 	uint32_t rd_out, rd_max;
 	uint64_t rd_at[XR_READ_MAX];
 	uint32_t rd_first;	/* oldest one of them, by number */
+
+	/*
+	 * channel_write.c.  Whether this end places what the other announces, and the other way round; bytes of the one
+	 * at arr_head that is placed and not there, 0: none is.  What this end WRITEs, of the message with that number:
+	 * nothing new of it is sent before all of that has completed.
+	 */
+	uint8_t places, peer_places, put, asked;
+	uint64_t placed;
+	uint32_t place_rkey, put_rkey, put_seq, put_out, put_first;
+	uint64_t put_addr, put_posted, put_at[XR_READ_MAX];
+	uint32_t asked_seq, asked_rkey;	/* the next one, for which the peer has asked already */
+	uint64_t asked_addr;
 
 	/* what the network takes: SENDs, READs */
 	struct xr_adapt tx, rx;
@@ -362,6 +399,21 @@ void xr_channel_sent(struct xrdma_channel *ch, struct xr_out *o, const struct xr
 /* READs the message at arr_head: 1 when it is all here. */
 int xr_channel_fetch(struct xrdma_channel *ch, const struct xr_msg_hdr *h, const struct xr_msg_where *w);
 void xr_channel_fetched(struct xrdma_channel *ch, uint32_t len, const struct xr_wc *wc);
+/* --- channel_write.c: large messages that are WRITten --- */
+
+/* 1: this end is to say that it wants them so. */
+int xr_write_wanted(const struct xrdma_context *ctx);
+/* Places the message at arr_head: 1 when it is all here. */
+int xr_write_place(struct xrdma_channel *ch, const struct xr_msg_hdr *h);
+/* THERE, PLACE came.  0, -EPROTO. */
+int xr_write_there(struct xrdma_channel *ch, const struct xr_msg_hdr *h);
+int xr_write_asked(struct xrdma_channel *ch, const struct xr_msg_hdr *h);
+/* The peer has processed what is before ack.  -EPROTO: what is not there. */
+int xr_write_acked(const struct xrdma_channel *ch, uint32_t ack);
+/* Goes on with what is WRITten; a WRITE of len bytes has completed. */
+void xr_write_progress(struct xrdma_channel *ch);
+void xr_write_done(struct xrdma_channel *ch, uint32_t len);
+
 /* Whoever waits for the budget of the context goes on. */
 void xr_channel_turns(struct xrdma_context *ctx);
 /* Nothing happens: says what others may wait for although it is not due. */
@@ -382,7 +434,7 @@ int xr_trace_sample(struct xrdma_context *ctx, uint64_t value);
 /* wr_id is kind : 8 | generation : 24 | argument : 32 */
 enum {
 	XR_WR_ID_RECV = 1, XR_WR_ID_DATA, XR_WR_ID_CTL, XR_WR_ID_FETCH, XR_WR_ID_ONE, XR_WR_ID_PROBE,
-	XR_WR_ID_FILL, XR_WR_ID_SENTINEL
+	XR_WR_ID_FILL, XR_WR_ID_SENTINEL, XR_WR_ID_PUT
 };
 #define XR_WR_ID(ch, kind, arg)	((uint64_t)(kind) << 56 | (uint64_t)(ch)->generation << 32 | (arg))
 #define XR_WR_GENERATION(id)	((uint32_t)((id) >> 32) & XR_GENERATIONS)

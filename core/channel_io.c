@@ -92,6 +92,12 @@ static void hdr_fill(const struct xrdma_channel *ch, void *to, enum xr_msg_type 
 		h.imm = xr_bank_grant(ch);
 		h.id = ch->begins;
 		h.len = xr_unlikely(ch->clock_due) ? xr_now_ns() : 0;
+	} else if (type == XR_MSG_PLACE) {
+		h.id = (uintptr_t)ch->rd.addr;
+		h.len = ch->place_rkey;
+		h.imm = (uint32_t)ch->placed;
+	} else if (type == XR_MSG_THERE) {
+		h.imm = ch->put_seq;
 	}
 	memcpy(to, &h, sizeof(h));
 }
@@ -173,7 +179,7 @@ static int ch_data(struct xrdma_channel *ch, struct xr_out *o)
 	struct xr_sge sge[2];
 	uint32_t seq, head;
 
-	if (large) {
+	if (large && !ch->peer_places) {
 		r = ops(ch)->mw_bind(ch->qp, o->mem ? o->mem->mr : o->buf.mr, (void *)(uintptr_t)o->data,
 				     o->len, XR_ACCESS_REMOTE_READ, &o->rkey);
 		if (r) {
@@ -188,8 +194,10 @@ static int ch_data(struct xrdma_channel *ch, struct xr_out *o)
 	if (xr_window_send(&ch->win, o->len, &seq))
 		return 0;
 	head = data_head(ch, o->buf.addr, o, seq, large ? XR_MSG_ANNOUNCE : XR_MSG_EAGER);
+	o->announced = (uint8_t)large;
 	if (large) {
-		struct xr_msg_where w = { .addr = (uintptr_t)o->data, .rkey = o->rkey };
+		/* one that is to be placed is not opened to the peer, and nobody needs to know where it lies */
+		struct xr_msg_where w = { .addr = o->rkey ? (uintptr_t)o->data : 0, .rkey = o->rkey };
 
 		memcpy(o->buf.addr + head, &w, WHERE);
 		head += WHERE;
@@ -224,6 +232,7 @@ static int ch_data_inline(struct xrdma_channel *ch, struct xr_out *o)
 	ch_count(ch);
 	o->data = NULL;
 	data_sent(ch, o, ch->win.snd_nxt, sge[0].len + (uint32_t)o->len);
+	o->announced = 0;
 	return xr_window_send(&ch->win, o->len, &seq);
 }
 
@@ -256,7 +265,8 @@ void xr_channel_release(struct xrdma_channel *ch, struct xr_out *o)
 /* A buffer is free when the peer has processed it and the device has let go of it. */
 void xr_channel_settle(struct xrdma_channel *ch)
 {
-	while (ch->released != ch->win.snd_una && ch->released != ch->completed) {
+	while (ch->released != ch->win.snd_una && ch->released != ch->completed &&
+	       (xr_likely(!ch->put) || ch->released != ch->put_seq)) {
 		struct xr_out *o = &ch->out[ch->released++ & ch->out_mask];
 		int told = o->mem && !ch->silent && ch->ctx->cb.sent;
 		uint64_t id = o->id;
@@ -414,6 +424,8 @@ void xr_channel_progress(struct xrdma_channel *ch)
 	if (xr_unlikely(ch->filling))
 		ch_fill(ch);
 	ch_pump(ch);
+	if (xr_unlikely(ch->put | ch->asked))
+		xr_write_progress(ch);
 	/* callbacks run in a poll only */
 	if (ch->ctx->polling) {
 		xr_channel_deliver(ch);
@@ -477,6 +489,9 @@ void xr_channel_complete(struct xrdma_channel *ch, const struct xr_wc *wc)
 	case XR_WR_ID_FETCH:
 		xr_channel_fetched(ch, XR_WR_ARG(wc->wr_id), wc);
 		break;
+	case XR_WR_ID_PUT:
+		xr_write_done(ch, XR_WR_ARG(wc->wr_id));
+		break;
 	case XR_WR_ID_ONE:
 		xr_onesided_done(ch);
 		break;
@@ -490,6 +505,7 @@ void xr_channel_complete(struct xrdma_channel *ch, const struct xr_wc *wc)
 		break;
 	}
 	xr_channel_progress(ch);
-	if (XR_WR_KIND(wc->wr_id) == XR_WR_ID_FETCH)
+	/* what was READ, or is THERE, makes room for others */
+	if (XR_WR_KIND(wc->wr_id) == XR_WR_ID_FETCH || ch->places)
 		xr_channel_turns(ch->ctx);
 }

@@ -67,10 +67,12 @@ void xr_channel_receive(struct xrdma_channel *ch, uint32_t arg)
 	if (in->len < HDR)
 		goto nonsense;
 	memcpy(h, in->data, HDR);
-	/* nothing follows a CLOSE but acks of what the other end still says */
-	if (h->version != XR_CHANNEL_VERSION || (ch->close_seen && h->type != XR_MSG_ACK) ||
-	    xr_window_acked(&ch->win, h->ack) < 0 ||
-	    xr_window_ctl_acked(&ch->win, h->ctl))
+	/* nothing follows a CLOSE but acks of what the other end still says, and what was asked for before */
+	if (h->version != XR_CHANNEL_VERSION ||
+	    (ch->close_seen && h->type != XR_MSG_ACK && h->type != XR_MSG_THERE) ||
+	    xr_window_acked(&ch->win, h->ack) < 0 || xr_window_ctl_acked(&ch->win, h->ctl))
+		goto nonsense;
+	if (xr_unlikely(ch->put | ch->asked) && xr_write_acked(ch, h->ack))
 		goto nonsense;
 	if (h->flags & XR_MSG_ECE) {
 		h->flags &= (uint8_t)~XR_MSG_ECE;
@@ -90,6 +92,16 @@ void xr_channel_receive(struct xrdma_channel *ch, uint32_t arg)
 		xr_channel_count(ch, XR_CHAN_CONTROL_RECEIVED, 1);
 		ch->ctx->owing = 1;
 		ch->close_seen |= h->type == XR_MSG_CLOSE;
+		xr_bank_repost(ch, arg);
+		break;
+	case XR_MSG_PLACE:
+	case XR_MSG_THERE:
+		if (in->len != HDR || h->flags || h->seq != ch->win.rcv_nxt ||
+		    (h->type == XR_MSG_PLACE ? xr_write_asked(ch, h) : xr_write_there(ch, h)))
+			goto nonsense;
+		xr_window_ctl_receive(&ch->win);
+		xr_channel_count(ch, XR_CHAN_CONTROL_RECEIVED, 1);
+		ch->ctx->owing = 1;
 		xr_bank_repost(ch, arg);
 		break;
 	case XR_MSG_EAGER:
@@ -167,10 +179,11 @@ void xr_channel_deliver(struct xrdma_channel *ch)
 		/* nobody wants it any more: one that is being read is read to its end */
 		if (in->h.type == XR_MSG_ANNOUNCE) {
 			if (!ch->silent || ch->rd.addr) {
-				if (!xr_channel_fetch(ch, &in->h, &in->where))
+				if (!(ch->places ? xr_write_place(ch, &in->h) :
+				      xr_channel_fetch(ch, &in->h, &in->where)))
 					return;
 				data = ch->rd.addr;
-				xr_channel_count(ch, XR_CHAN_FETCHED, 1);
+				xr_channel_count(ch, ch->places ? XR_CHAN_PLACED : XR_CHAN_FETCHED, 1);
 			} else {
 				xr_budget_forget(&ch->ctx->budget, &ch->rx);
 			}

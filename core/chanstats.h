@@ -57,8 +57,9 @@
 
 #define XR_CHANSTATS_TABLE(X)									\
 	XR_CHANSTATS_PUBLIC(X)									\
-	X(ANNOUNCED, announced, 0, "messages sent that the receiver READs")			\
-	X(UNREAD_MSGS, unread_msgs, 1, "messages that have arrived and are not delivered")
+	X(ANNOUNCED, announced, 0, "messages sent that did not travel in their SEND")			\
+	X(UNREAD_MSGS, unread_msgs, 1, "messages that have arrived and are not delivered")	\
+	X(PLACED, placed, 0, "messages received that the sender WROTE into memory of this end")
 
 enum xr_chanstat {
 #define XR_CHANSTATS_ENUM(SYM, name, gauge, text) XR_CHAN_##SYM,

@@ -113,6 +113,7 @@ struct xr_dev_caps {
 	uint8_t zero_write;		/* 1: zero-byte WRITE is answered (0: keepalive takes a zero-byte SEND) */
 	uint8_t renumbers;		/* 1: a queue pair that went to RESET has another number */
 	uint8_t network;		/* 1: leads to other hosts; what follows is of such only */
+	uint8_t few_reads;		/* 1: READs are few, slow or not to be had: better let the peer WRITE */
 	uint8_t software;		/* 1: emulated by the kernel: slower than its TCP */
 	uint8_t port, up;		/* up: the port is, just now */
 	uint32_t mtu;

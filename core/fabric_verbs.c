@@ -129,6 +129,7 @@ static void verbs_query(struct xr_dev *dev, struct xr_dev_caps *caps)
 	caps->reuse = !d->quirk->no_reuse;
 	caps->quarantine_us = v_quarantine_us(d);
 	caps->zero_write = !d->quirk->no_zero_write;
+	caps->few_reads = caps->max_rd_atomic < V_FEW_READS || d->quirk->slow_read;
 	caps->network = 1;
 	caps->software = d->quirk->software;
 	caps->port = d->port;

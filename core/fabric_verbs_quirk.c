@@ -21,8 +21,8 @@ static const struct v_quirk quirks[] = {
 	{ .driver = "siw", .vendor = 0x626d74, .software = 1, .no_window = 1 },
 	/* Not tried.  Nothing is assumed but what they report. */
 	{ .driver = "mlx5", .vendor = 0x2c9 },
-	/* Not tried.  Its queue pairs are of a kind of their own, and have no windows. */
-	{ .driver = "efa", .vendor = 0x1d0f, .no_reuse = 1, .no_window = 1 },
+	/* Not tried.  Its queue pairs are of a kind of their own, and have no windows; READs are an option of it. */
+	{ .driver = "efa", .vendor = 0x1d0f, .no_reuse = 1, .no_window = 1, .slow_read = 1 },
 };
 
 /* Not tried either: whatever else there is. */

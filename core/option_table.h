@@ -35,6 +35,8 @@
 	X(TRACE_SAMPLE, trace_sample, NUMBER, 0, 1000000000, 0,				\
 	  "one in so many messages is recorded for xr-trace; 0: none")			\
 	X(HUGE_PAGES, huge_pages, NUMBER, 0, 1, 1,					\
-	  "1: registered memory that is made afterwards is in huge pages, when there are any")
+	  "1: registered memory that is made afterwards is in huge pages, when there are any") \
+	X(RENDEZVOUS, rendezvous, NUMBER, 0, 2, 0,					\
+	  "large messages of peers: 0: as suits the device, 1: are READ, 2: are WRITten by them")
 
 #endif

@@ -133,6 +133,11 @@ enum xrdma_option {
 	 */
 	XRDMA_OPT_TRACE_SAMPLE,
 	XRDMA_OPT_HUGE_PAGES,	/* 1: registered memory is in huge pages, when there are any: 0..1, 1 */
+	/*
+	 * How large messages of peers come here: 1 they are READ, 2 their senders WRITE them, 0 as suits the device.
+	 * With COPY, and from a peer that cannot, they are READ: 0..2, 0.
+	 */
+	XRDMA_OPT_RENDEZVOUS,
 	XRDMA_OPT_COUNT
 };
 
@@ -180,8 +185,8 @@ int xrdma_connect(struct xrdma_context *ctx, const char *name, struct xrdma_chan
 /*
  * Sends a message, in order behind those before. The data is copied, unless msg->mem says that it is
  * registered and len exceeds 4096: then it must not change until `sent`, or the end of the channel.
- * 4096 bytes and less travel in the SEND, more is READ by the peer, which may have receives for less
- * just after a rest (XRDMA_OPT_REST_MS).
+ * 4096 bytes and less travel in the SEND, more is READ by the peer, or WRITten to where it says
+ * (XRDMA_OPT_RENDEZVOUS); the peer may have receives for less just after a rest (XRDMA_OPT_REST_MS).
  * -EAGAIN: 128 messages (twice the window, as a power of two) or half of POOL_BYTES wait for the
  * peer: poll and try again; -EMSGSIZE: more than both ends take; -ENOTCONN: not connected yet;
  * -EPIPE: it has ended; -EINVAL: data is not in mem. The context's thread.

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * The pair of pair_rig.h with one channel between its contexts, and what the callbacks write down of each end.  A file
- * defines its `callbacks`; before it includes this SIDE_OWN, what else it keeps of an end, and SIDE_DEVICE, where not
- * every device will do.
+ * defines its `callbacks`; before it includes this SIDE_OWN, what else it keeps of an end, SIDE_DEVICE, where not
+ * every device will do, and SIDE_RENDEZVOUS, how large messages are to come.
  */
 #ifndef SIDE_RIG_H
 #define SIDE_RIG_H
@@ -56,7 +56,14 @@ static inline int side_start(void **state)
 	(void)state;
 	memset(&a, 0, sizeof(a));
 	memset(&b, 0, sizeof(b));
-	return pair_start(&a.ctx, &b.ctx, SIDE_DEVICE, &callbacks, &a, &b, name);
+	if (pair_start(&a.ctx, &b.ctx, SIDE_DEVICE, &callbacks, &a, &b, name))
+		return -1;
+#ifdef SIDE_RENDEZVOUS
+	if (xrdma_set_option(a.ctx, XRDMA_OPT_RENDEZVOUS, SIDE_RENDEZVOUS) ||
+	    xrdma_set_option(b.ctx, XRDMA_OPT_RENDEZVOUS, SIDE_RENDEZVOUS))
+		return -1;
+#endif
+	return 0;
 }
 
 static inline int side_stop(void **state)

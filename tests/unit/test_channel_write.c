@@ -1,0 +1,4 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* test_channel.c, where senders WRITE what is large. */
+#define SIDE_RENDEZVOUS XR_RENDEZVOUS_WRITE
+#include "test_channel.c"
