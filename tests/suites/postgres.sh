@@ -29,20 +29,29 @@ what=("$@")
 [ $# != 0 ] || what=("--schedule=$regress/parallel_schedule")
 rc=0
 "${bin%/bin}/lib/pgxs/src/test/regress/pg_regress" --inputdir="$regress" --outputdir="$top/out" --bindir="$bin" \
-	--dlpath="$tree/modules" --host=127.0.0.1 --port=5432 --user=postgres --max-connections=10 "${what[@]}" || rc=$?
+	--dlpath="$tree/modules" --host=127.0.0.1 --port=5432 --user=postgres --max-connections=10 "${what[@]}" >"$top/regress.log" 2>&1 || rc=$?
+# what it has said in its own file, and no one else in between
+cat "$top/out/regression.out" 2>/dev/null || cat "$top/regress.log"
 cat "$top/out/regression.diffs" 2>/dev/null || true
 if [ "$standby" = 1 ]; then
 	sql() { "$bin/psql" -X -q -A -t -d postgres -p "$1" -c "$2"; }
-	# what is not logged is not there
 	want=$(sql 5432 'select pg_current_wal_lsn()')
 	for ((i = 0; i < 300; i++)); do
 		[ "$(sql 5433 "select pg_last_wal_replay_lsn() >= '$want'")" != t ] || break
 		sleep 0.1
 	done
 	for port in 5432 5433; do
-		"$bin/pg_dump" -p $port --no-unlogged-table-data regression | sha256sum >"$top/sum.$port"
+		# what is not logged is not there; sequences are logged some steps ahead of what has been taken; psql's
+		# \restrict has a word of each dump's own
+		"$bin/pg_dump" -p $port --no-unlogged-table-data regression |
+			grep -v -e '^SELECT pg_catalog.setval(' -e '^\\restrict ' -e '^\\unrestrict ' >"$top/dump.$port"
 	done
-	cmp "$top/sum.5432" "$top/sum.5433" && echo 'test standby ... ok' || echo 'test standby ... FAILED'
+	if diff "$top/dump.5432" "$top/dump.5433" >"$top/differs" && [ "$(wc -l <"$top/dump.5433")" -gt 100 ]; then
+		echo 'test standby ... ok'
+	else
+		echo 'test standby ... FAILED'
+		head -n 20 "$top/differs"
+	fi
 	"$bin/pg_ctl" -s -D "$top/standby" -m fast stop
 fi
 "$bin/pg_ctl" -s -D "$top/primary" -m fast stop
