@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """curl's own tests: the program that is installed, against the servers of the suite (sws, ftpserver.pl, mqttd, ...)."""
 import os
+import pwd
 import re
 import shutil
 
@@ -41,7 +42,7 @@ def with_curl_alone(tree):
 
 def results(tree, tests, **kw):
     r = suite.run(["perl", "-I.", "runtests.pl", "-a", "-n", "-am", "-c", shutil.which("curl"), *tests], cwd=tree,
-                  env={"srcdir": "."}, warm=False, timeout=1200, **kw)
+                  env={"srcdir": ".", "USER": pwd.getpwuid(os.geteuid()).pw_name}, warm=False, timeout=1200, **kw)
     r.results = {n: word.lower() for word, n in re.findall(r"^(PASS|FAIL): (\d+)", r.out, re.M)}
     return r
 
