@@ -171,8 +171,10 @@ static void api_message(void)
 	}
 }
 
-static void api_begin(void)
+/* A channel, and n more on which nothing happens. */
+static void api_begin(uint32_t n)
 {
+	struct xrdma_channel *more, *busy;
 	char name[64];
 
 	snprintf(name, sizeof(name), "xr-mechanism.%d", (int)getpid());
@@ -184,6 +186,21 @@ static void api_begin(void)
 		xrdma_polling(client);
 		xrdma_polling(server);
 	}
+	/* the first one is the one that is used */
+	busy = answering;
+	for (; n && !ended; n--) {
+		connected = 0;
+		answering = NULL;
+		if (xrdma_connect(client, name, &more))
+			die("no idle channel");
+		while ((!connected || !answering) && !ended) {
+			xrdma_polling(client);
+			xrdma_polling(server);
+		}
+	}
+	answering = busy;
+	if (ended)
+		die("an idle channel ended");
 }
 
 static void socket_message(void)
@@ -206,23 +223,33 @@ static int listen_on(struct sockaddr_in *sa, int backlog)
 	return l;
 }
 
-static void socket_begin(void)
+/* Connected, and a few turns, so that it moves where it can. */
+static void socket_pair(int l, const struct sockaddr_in *sa, uint32_t turns)
 {
-	struct sockaddr_in sa;
 	uint8_t data[SIZE] = { 0 };
-	int l = listen_on(&sa, 1), i;
+	uint32_t i;
 
 	fd[0] = socket(AF_INET, SOCK_STREAM, 0);
-	if (connect(fd[0], (struct sockaddr *)&sa, sizeof(sa)))
+	if (connect(fd[0], (const struct sockaddr *)sa, sizeof(*sa)))
 		die("connect");
 	fd[1] = accept(l, NULL, NULL);
-	/* turns, so that it moves where it can */
-	for (i = 0; i < 2000; i++)
+	for (i = 0; i < turns; i++)
 		if (send(fd[i & 1], data, SIZE, 0) != SIZE || recv(fd[!(i & 1)], data, SIZE, MSG_WAITALL) != SIZE)
 			die("send and recv");
 }
 
-static int traced(int sockets, uint32_t n)
+/* One that is used, and before it n on which nothing happens any more. */
+static void socket_begin(uint32_t n)
+{
+	struct sockaddr_in sa;
+	int l = listen_on(&sa, 1);
+
+	while (n--)
+		socket_pair(l, &sa, 60);
+	socket_pair(l, &sa, 2000);
+}
+
+static int traced(int sockets, uint32_t n, uint32_t beside)
 {
 	void (*message)(void) = sockets ? socket_message : api_message;
 	uint64_t mallocs, mutexes;
@@ -231,9 +258,9 @@ static int traced(int sockets, uint32_t n)
 	if (!COUNTED)
 		die("allocations are not counted in this build");
 	if (sockets)
-		socket_begin();
+		socket_begin(beside);
 	else
-		api_begin();
+		api_begin(beside);
 	/* pools and queues grow with the first ones */
 	for (i = 0; i < 10000; i++)
 		message();
@@ -501,7 +528,8 @@ int main(int argc, char **argv)
 	if (!strcmp(what, "socket-counts"))
 		return trace("traced-socket-counts", n);
 	if (!strcmp(what, "traced-counts") || !strcmp(what, "traced-socket-counts"))
-		return traced(!strcmp(what, "traced-socket-counts"), (uint32_t)strtoul(n, NULL, 0));
+		return traced(!strcmp(what, "traced-socket-counts"), (uint32_t)strtoul(n, NULL, 0),
+			      strchr(n, '+') ? (uint32_t)strtoul(strchr(n, '+') + 1, NULL, 0) : 0);
 	if (!strcmp(what, "death"))
 		return death();
 	if (!strcmp(what, "copies"))
@@ -512,7 +540,7 @@ int main(int argc, char **argv)
 		return upgrades((uint32_t)strtoul(n, NULL, 0), (uint32_t)strtoul(argv[3], NULL, 0));
 	if (!strcmp(what, "threads") && argc >= 4)
 		return threads((uint32_t)strtoul(n, NULL, 0), (uint32_t)strtoul(argv[3], NULL, 0), argc > 4);
-	fprintf(stderr, "usage: xr-mechanism counts|socket-counts [messages] | copies | death |\n"
+	fprintf(stderr, "usage: xr-mechanism counts|socket-counts [MESSAGES[+IDLE]] | copies | death |\n"
 		"       idle CONNECTIONS SECONDS | upgrades CONNECTIONS TURNS | threads THREADS MESSAGES [shared]\n");
 	return 2;
 }

@@ -2,6 +2,7 @@
 """What bench/mechanisms says, where it is the same on every machine."""
 import json
 import os
+import resource
 import subprocess
 
 import pytest
@@ -45,6 +46,35 @@ def test_a_message_between_sockets_costs_no_system_call(tmp_path):
     assert 0 < got["instructions"] < 3000, got
     plain = measured(harness.find("bench/xr-mechanism"), "socket-counts", "1000")
     assert plain["system_calls"] == 2000, plain
+
+
+@pytest.mark.skipif(harness.PERTURBED, reason="counts what a perturbed build does besides")
+def test_a_thousand_idle_connections_cost_a_busy_one_nothing(tmp_path):
+    """One that is used has the speed that it has alone: a message takes as many instructions, and no system call."""
+    def count(idle):
+        return measured(*harness.run_prefix(), harness.find("bench/xr-mechanism"), "socket-counts", "100000+%d" % idle,
+                        env={"XRDMA_STATS_DIR": str(tmp_path)})
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    try:
+        alone, among = count(0), count(1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert among["allocations"] == among["mutexes"] == 0, among
+    assert among["system_calls"] < 100000 / 1000, (alone, among)
+    assert among["instructions"] < 1.1 * alone["instructions"], (alone, among)
+
+
+def test_memory_of_receives():
+    """At least 62 % less than one receive of the largest message for each that may be sent ahead, and little at rest."""
+    p = subprocess.run([harness.find("bench/xr-memory"), "-n", "200", "-j"], capture_output=True, text=True, timeout=100,
+                       check=True)
+    at = {r["when"]: r for r in map(json.loads, p.stdout.splitlines())}
+    for when in "after 200 of 4 KiB", "after 20 of 64 KiB", "at rest again":
+        assert 0 < at[when]["receives"] <= 0.38 * at[when]["one_per_slot"], at
+    assert at["new"]["receives"] <= 16384 and at["at rest again"]["receives"] <= 16384, at
+    # a channel at rest that holds more than one with traffic has not given anything back
+    assert at["at rest again"]["receives"] < at["after 200 of 4 KiB"]["receives"], at
 
 
 @pytest.mark.skipif(harness.PERTURBED, reason="threads that stand still inside of a lock are waited for")
