@@ -260,8 +260,11 @@ void meet_quiet(struct meet *m, void *flow)
 		m->probe_at = now + MEET_PROBE_NS;
 }
 
-/* ENOMEM is what registering memory says beyond RLIMIT_MEMLOCK, which does not bind who may lock any. */
-static enum xr_reason memory_reason(void)
+/*
+ * ENOMEM is what an rdma cgroup says, and registering memory beyond RLIMIT_MEMLOCK, which does not bind
+ * who may lock any.
+ */
+enum xr_reason meet_memory_reason(void)
 {
 	struct __user_cap_header_struct h = { _LINUX_CAPABILITY_VERSION_3, 0 };
 	struct __user_cap_data_struct d[2] = { { 0 } };
@@ -314,7 +317,7 @@ void meet_call_failed(struct meet_flow *f, int error)
 		return;
 	case -ENOMEM:
 	case -ENOBUFS:
-		meet_failed(f, memory_reason(), 10000);
+		meet_failed(f, meet_memory_reason(), 10000);
 		return;
 	case -ENODEV:
 	case -ENETDOWN:
@@ -360,7 +363,7 @@ static void meet_not_heard(struct meet_flow *f, int error)
 		meet_failed(f, XR_REASON_RENDEZVOUS_BUSY, MEET_LISTEN_MS);
 		break;
 	case -ENOMEM:
-		meet_failed(f, memory_reason(), MEET_LISTEN_MS);
+		meet_failed(f, meet_memory_reason(), MEET_LISTEN_MS);
 		break;
 	case -ENODEV:
 	case -EADDRNOTAVAIL:

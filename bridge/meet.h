@@ -174,6 +174,8 @@ struct meet {
 /* --- meet.c --- */
 
 void meet_failed(struct meet_flow *f, enum xr_reason why, uint32_t again_ms);
+/* Why there is no memory, or no object of the device. */
+enum xr_reason meet_memory_reason(void);
 void meet_up(struct meet_flow *f);
 /*
  * Who waits on this device for a call from the other end of `far`, as its caller sees it; NULL: nobody. *translated: it

@@ -23,7 +23,7 @@ static enum xr_reason dev_reason(int r)
 	case -EPROTONOSUPPORT:
 		return XR_REASON_IWARP;
 	case -ENOMEM:
-		return XR_REASON_MEMLOCK;
+		return meet_memory_reason();
 	case -EMFILE:
 	case -ENFILE:
 		return XR_REASON_LIMIT_FDS;

@@ -258,10 +258,10 @@ static inline int v_errno(int r)
 	return r > 0 ? -r : r;
 }
 
-/* Of a call that returned NULL. */
+/* Of a call that returned NULL.  EAGAIN is an rdma cgroup's word, and nothing to wait for: its share is used up. */
 static inline int v_null(void)
 {
-	return errno > 0 ? -errno : -ENOMEM;
+	return errno == EAGAIN ? -ENOMEM : errno > 0 ? -errno : -ENOMEM;
 }
 
 static inline uint32_t v_pow2(uint32_t n)

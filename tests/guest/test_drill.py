@@ -322,8 +322,9 @@ def test_not_given(env, monkeypatch, what, role):
     load.end()
 
 
-def test_cgroup(env, two, monkeypatch):
-    """Its share of the device's resources is used up, and then made larger."""
+@pytest.fixture
+def share(env, two, monkeypatch):
+    """share("hca_handle=0"): the server's share of what its device has, from now on."""
     group = "/sys/fs/cgroup/drill-" + two[0].device
 
     def write(path, text):
@@ -335,16 +336,55 @@ def test_cgroup(env, two, monkeypatch):
     start = env.start
     monkeypatch.setattr(env, "start", lambda who, argv, **kw: start(who, argv, **kw, **({
         "preexec": lambda: write(group + "/cgroup.procs", "0")} if who == "server" else {})))
+
+    def of(text):
+        write(group + "/rdma.max", "%s %s" % (two[0].device, text))
+
+    def used():
+        with open(group + "/rdma.current") as f:
+            got = [line.split()[1:] for line in f if line.startswith(two[0].device + " ")]
+        return {k: int(n) for k, n in (w.split("=") for w in (got or [[]])[0])}
+    of.used = used
     try:
-        write(group + "/rdma.max", "%s hca_handle=0" % two[0].device)
-        load = drill.Load(env, conns=2, wait=("poll", "epollet"), **TURNS)
-        harness.until(lambda: [f["reason"] in ("no-verbs", "limit-memory") for f in load.ends() if f["role"] == "server"] ==
-                      [True, True], 20, load.describe, 0.05)
-        load.wait_moving(least=20000)
-        assert load.is_on("tcp"), load.describe()
-        write(group + "/rdma.max", "%s hca_handle=max hca_object=max" % two[0].device)
-        load.wait_for("rdma", 40)
-        load.end()
+        yield of
     finally:
         env.close()
         os.rmdir(group)
+
+
+# the contexts of a device; with a few of the objects some things can be made, and not all that it takes
+@pytest.mark.parametrize("limit", ["hca_handle=0", "hca_object=0", "hca_object=3"])
+def test_cgroup(env, share, limit):
+    """Its share of the device's resources is used up, and then made larger."""
+    share(limit)
+    load = drill.Load(env, conns=2, wait=("poll", "epollet"), **TURNS)
+    harness.until(lambda: [f["reason"] in ("no-verbs", "limit-memory", "memlock") for f in load.ends() if
+                           f["role"] == "server"] == [True, True], 20, load.describe, 0.05)
+    load.wait_moving(least=20000)
+    assert load.is_on("tcp"), load.describe()
+    share("hca_handle=max hca_object=max")
+    load.wait_for("rdma", 40)
+    load.end()
+
+
+def test_cgroup_under_load(env, share):
+    """Nothing more can be made from now on: what there is goes on, new ones stay on TCP, until there is more again."""
+    load = drill.Load(env, conns=2, wait=("poll", "epollet"), stall=60)
+    load.wait_for("rdma")
+    assert share.used()["hca_object"] > 4
+    share("hca_object=4")
+    load.wait_moving(20, least=200000)
+    p = shell.Pair(env)
+    for _ in range(10):
+        p.turns(20, 1000)
+    # a process of its own, in the same group
+    assert p.carriers()["server"]["carrier"] == "tcp"
+    assert p.carriers()["server"]["reason"] in ("no-verbs", "limit-memory", "memlock", "young"), p.carriers()
+    load.wait_moving(20, least=200000)
+    share("hca_object=max")
+    end = time.monotonic() + 60
+    while not p.is_up():
+        assert time.monotonic() < end, p.carriers()
+        p.turns(20, 1000)
+    load.wait_moving(20, least=200000)
+    load.end()
