@@ -51,6 +51,15 @@ static inline void xr_fence_store_load(void)
 #endif
 }
 
+/*
+ * What is written before is there before what is written after it, for whoever finds the memory of a process that was
+ * killed in between: no instruction, since the processor completes what it has begun.
+ */
+static inline void xr_then(void)
+{
+	atomic_signal_fence(memory_order_seq_cst);
+}
+
 static inline void xr_cpu_relax(void)
 {
 #if defined(__x86_64__)

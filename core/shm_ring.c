@@ -99,6 +99,19 @@ static inline int tx_copy(uint8_t *dst, struct tx_cursor *c, size_t n)
 }
 
 /*
+ * Publishes the slot at head.  It is this end's before it is the peer's: a position behind one that this end does
+ * not know of would be a lie.
+ */
+static inline void tx_next(struct xr_shm_tx *tx, struct xr_shm_slot *s, uint64_t head)
+{
+	/* its meta first */
+	xr_then();
+	tx->head++;
+	/* release: payload before header; pairs with the acquire in rx_peek */
+	xr_store_release(&s->head, head);
+}
+
+/*
  * The three ways to publish.  None changes anything that the receiver looks at, or that this
  * end remembers, before all its bytes are copied: after -EFAULT nothing has happened.
  */
@@ -114,11 +127,9 @@ static inline int tx_publish_inline(struct xr_shm_tx *tx, struct tx_cursor *c, u
 	m->len = n;
 	m->op = XR_OP_SEND;
 	m->last = 0;
-	xr_shm_stamp(s, tx->stamp);
-	/* release: payload before header; pairs with the acquire in rx_peek */
-	xr_store_release(&s->head, XR_HEAD(tx->head, n, mark, XR_OP_SEND));
-	tx->head++;
 	tx->open = 0;
+	xr_shm_stamp(s, tx->stamp);
+	tx_next(tx, s, XR_HEAD(tx->head, n, mark, XR_OP_SEND));
 	tx->sent += n;
 	return 0;
 }
@@ -188,11 +199,7 @@ static ssize_t tx_publish_ref(struct xr_shm_tx *tx, struct tx_cursor *c, size_t 
 	s->ref.off = tx->chunk_off + (uint64_t)tx->chunk * XR_CHUNK + start;
 	xr_store_relaxed(&s->ref.len, (uint32_t)n);
 	xr_shm_stamp(s, tx->stamp);
-	/* release: as in tx_publish_inline */
-	xr_store_release(&s->head, XR_HEAD(tx->head, 0,
-					   XR_SLOT_REF | mark | (keep_open ? XR_SLOT_OPEN : 0),
-					   XR_OP_SEND));
-	tx->head++;
+	tx_next(tx, s, XR_HEAD(tx->head, 0, XR_SLOT_REF | mark | (keep_open ? XR_SLOT_OPEN : 0), XR_OP_SEND));
 	tx->open = keep_open;
 	tx->sent += n;
 	return (ssize_t)n;
@@ -352,10 +359,8 @@ int xr_shm_tx_control(struct xr_shm_tx *tx, enum xr_slot_op op, uint64_t arg)
 	m->last = 0;
 	s->arg = arg;
 	xr_shm_stamp(s, tx->stamp);
-	/* release: as in tx_publish_inline */
-	xr_store_release(&s->head, XR_HEAD(tx->head, 0, 0, op));
-	tx->head++;
 	tx->open = 0;
+	tx_next(tx, s, XR_HEAD(tx->head, 0, 0, op));
 	if (op == XR_OP_END)
 		tx->ended = 1;
 	return 0;
@@ -507,6 +512,20 @@ void xr_shm_tx_rest(struct xr_shm_tx *tx)
 		tx_reclaim(tx);
 	if (tx->done == tx->head)
 		tx_chunk_close(tx);
+}
+
+void xr_shm_tx_left(struct xr_shm_tx *tx)
+{
+	uint32_t seq;
+
+	/* `done` may be at a slot of which it does not say how much is consumed, nor `acked` be what is before it */
+	tx->part = 0;
+	tx->open = 0;
+	tx->sent = tx->acked;
+	for (seq = tx->done; seq != tx->head; seq++) {
+		tx->sent += tx_meta(tx, seq)->len;
+		tx->ended |= tx_meta(tx, seq)->op == XR_OP_END;
+	}
 }
 
 void xr_shm_tx_destroy(struct xr_shm_tx *tx)

@@ -35,6 +35,11 @@
  *
  * Locking: one producer and one consumer at a time per direction, the caller's
  * locks see to that.  No function here makes a system call or allocates.
+ *
+ * Death: what both ends keep is memory of a family of processes, any of which may be killed between two
+ * instructions.  Whoever gets the lock that it held calls xr_shm_tx_left() or xr_shm_rx_left() first.  So
+ * each change is made final by one store, and what it takes is written before that store (xr_then: the
+ * instructions are in this order, and more than that a process that is killed does not need).
  */
 #ifndef XR_SHM_RING_H
 #define XR_SHM_RING_H
@@ -227,6 +232,7 @@ struct xr_shm_tx {
 	uint8_t stream;			/* the caller's word: small sends follow each other without a pause */
 	/* replay cursor, valid once frozen */
 	uint32_t replay_seq, replay_byte;
+	uint32_t replay_from;		/* the caller's: where on the socket it begins, modulo 2^32 */
 };
 
 /* Receiver's end; guarded by the flow's rx lock. */
@@ -241,17 +247,23 @@ struct xr_shm_rx {
 	uint32_t traced;		/* the slot seen last that begins a traced send, 0: nothing to tell */
 	uint64_t committed;		/* value of `consumed` this end wrote last */
 	_Atomic uint64_t got;		/* payload bytes committed; epoll looks without the lock */
-	uint64_t pending;		/* payload bytes taken and not committed */
+	uint64_t taken;			/* the same, with those that are taken and not committed */
 	uint32_t arm_gen;
 	uint32_t tx_arm_seen;		/* gen:16 | waiter:16 of the last space notice given */
 	_Atomic uint32_t frozen;
 	_Atomic uint32_t sealed;	/* frozen by this end, with [seq, end) still to be read here */
-	uint32_t end_seq, end_byte;
+	union {
+		struct {
+			uint32_t end_seq, end_byte;
+		};
+		uint64_t late_next;	/* with `redo`: what late is after it */
+	};
 	_Atomic uint8_t trickle;	/* the caller's hint: the last read took the little there was of a stream */
 	uint8_t final;			/* nothing behind a seal is read: the program has shut it */
 	uint8_t replayed;		/* frozen by the sender: the rest is read here all the same ... */
 	uint8_t lied;			/* the sender changed the position, or wrote nonsense: nothing more is read */
 	_Atomic uint8_t sealing;	/* `consumed` may say a seal, up to [end): of a process that was killed at it */
+	_Atomic uint8_t redo;		/* what is taken is final, and maybe not all written down yet */
 	uint64_t late;			/* ... and so many bytes of it come once more, on the socket */
 	uint64_t traced_ns;		/* when it was seen */
 };
@@ -339,6 +351,12 @@ uint64_t xr_shm_tx_owed(struct xr_shm_tx *tx);
 /* Nothing is being sent: gives back the chunk that was being filled, unless the receiver has yet to read it. */
 void xr_shm_tx_rest(struct xr_shm_tx *tx);
 
+/*
+ * Its lock was held by a process that was killed: what is half done is undone, or done.  No process but
+ * the one that began it sends afterwards, or has to.
+ */
+void xr_shm_tx_left(struct xr_shm_tx *tx);
+
 /* Gives every chunk back; the direction is dead afterwards. */
 void xr_shm_tx_destroy(struct xr_shm_tx *tx);
 
@@ -395,6 +413,9 @@ int xr_shm_rx_seal(struct xr_shm_rx *rx);
 int xr_shm_rx_freeze(struct xr_shm_rx *rx);
 /* 1: frozen, and nothing is left to be read here. */
 int xr_shm_rx_is_frozen(struct xr_shm_rx *rx);
+
+/* As xr_shm_tx_left; what was taken and not committed was not read. */
+void xr_shm_rx_left(struct xr_shm_rx *rx);
 
 /* Payload bytes readable now (walks the ring; for FIONREAD and statistics). */
 uint64_t xr_shm_rx_readable(struct xr_shm_rx *rx);

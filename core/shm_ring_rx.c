@@ -94,20 +94,51 @@ static int rx_behind_seal(const struct xr_shm_rx *rx, uint32_t seq, uint32_t byt
 }
 
 /*
+ * What is taken is final: no other process looks at `consumed` for it any more, so this one flag is what makes it so.
+ * late: what comes once more, with it.
+ */
+static void rx_redo(struct xr_shm_rx *rx)
+{
+	if (rx->replayed)
+		rx->late = rx->late_next;
+	xr_store_relaxed(&rx->got, rx->taken);
+	rx->committed = XR_CONSUMED(rx->seq, rx->byte);
+	xr_then();
+	rx->redo = 0;
+}
+
+static void rx_final(struct xr_shm_rx *rx)
+{
+	if (rx->replayed)
+		rx->late_next = rx->late + (rx->taken - xr_load_relaxed(&rx->got));
+	xr_then();
+	rx->redo = 1;
+	xr_then();
+	rx_redo(rx);
+}
+
+/* Back to what was made final last. */
+static void rx_forget(struct xr_shm_rx *rx)
+{
+	rx->seq = XR_CONSUMED_SEQ(rx->committed);
+	rx->byte = XR_CONSUMED_BYTE(rx->committed);
+	rx->taken = xr_load_relaxed(&rx->got);
+}
+
+/*
  * What is behind the seal was published before the sender took notice of it, and it replays
  * that, if it lives to do so.  Whoever has come so far reads on as if the sender had frozen.
  */
 static void rx_unseal(struct xr_shm_rx *rx)
 {
-	xr_store_relaxed(&rx->frozen, 1);	/* where its sealer did not get to it */
 	/* acquire: as in xr_shm_rx_is_frozen */
 	if (rx->final || !rx_behind_seal(rx, rx->seq, rx->byte) ||
 	    !(xr_load_acquire(&rx->dir->consumed) & XR_REPLAYING))
 		return;
-	xr_count(&rx->got, rx->pending);
-	rx->pending = 0;
-	xr_store_relaxed(&rx->sealed, 0);
+	rx_final(rx);
 	rx->replayed = 1;
+	/* release: never neither of them */
+	xr_store_release(&rx->sealed, 0);
 }
 
 /* What may still be read: all of it, or up to the end of a sealed direction. */
@@ -152,7 +183,7 @@ int xr_shm_rx_peek_from(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte, str
 void xr_shm_rx_take(struct xr_shm_rx *rx, const struct xr_view *v, size_t n)
 {
 	rx->byte += (uint32_t)n;
-	rx->pending += n;
+	rx->taken += n;
 	if (n == v->len && !(v->flags & XR_SLOT_OPEN)) {
 		rx->seq++;
 		rx->byte = 0;
@@ -180,7 +211,6 @@ static void rx_walk(struct xr_shm_rx *rx, uint32_t *seq, uint32_t *byte)
 
 #define RX_SEAL_TRIES	64
 
-/* Who is killed between two of these has left a seal, and rx_unseal() makes up for it. */
 static void rx_is_sealed(struct xr_shm_rx *rx)
 {
 	xr_store_relaxed(&rx->sealed, 1);
@@ -215,7 +245,9 @@ static int rx_seal_from(struct xr_shm_rx *rx, uint64_t old, uint32_t i)
 		want = XR_CONSUMED(seq, byte) | XR_FROZEN;
 		if (i && want == old)
 			break;
+		/* in this order: half of it is still not before what the word says */
 		rx->end_seq = seq;
+		xr_then();
 		rx->end_byte = byte;
 		/* release: the end is there before it may be needed; the exchange comes behind it as well */
 		xr_store_release(&rx->sealing, 1);
@@ -243,25 +275,6 @@ static int rx_before(uint32_t seq, uint32_t byte, uint32_t seq2, uint32_t byte2)
 	return (int32_t)(seq - seq2) < 0 || (seq == seq2 && byte < byte2);
 }
 
-/* Payload from a position on that was taken. */
-static uint64_t rx_taken_from(struct xr_shm_rx *rx, uint32_t seq, uint32_t byte)
-{
-	uint64_t sum = 0;
-	struct xr_view v;
-
-	while (rx_before(seq, byte, rx->seq, rx->byte) && rx_look(rx, &seq, &byte, &v) == 1) {
-		if (seq == rx->seq && v.len > rx->byte - byte)
-			v.len = rx->byte - byte;
-		sum += v.len;
-		byte += v.len;
-		if (seq != rx->seq && !(v.flags & XR_SLOT_OPEN)) {
-			seq++;
-			byte = 0;
-		}
-	}
-	return sum;
-}
-
 /* 1: the word is what one has left who was killed while he sealed this direction; it is sealed now. */
 static int rx_seal_left(struct xr_shm_rx *rx, uint64_t word)
 {
@@ -280,14 +293,6 @@ static int rx_seal_left(struct xr_shm_rx *rx, uint64_t word)
 		/* the sender has taken notice, and goes on from there */
 		rx_is_sealed(rx);
 	}
-	if (rx_before(rx->end_seq, rx->end_byte, rx->seq, rx->byte)) {
-		/* this end has read on before it found the seal: as in rx_unseal, and what is behind it comes again */
-		rx->late += rx_taken_from(rx, rx->end_seq, rx->end_byte);
-		xr_count(&rx->got, rx->pending);
-		rx->pending = 0;
-		xr_store_relaxed(&rx->sealed, 0);
-		rx->replayed = 1;
-	}
 	return 1;
 }
 
@@ -299,16 +304,12 @@ static void rx_not_ours(struct xr_shm_rx *rx, uint64_t word)
 {
 	if (word != (rx->committed | XR_FROZEN))
 		rx->lied = 1;
-	rx->seq = XR_CONSUMED_SEQ(rx->committed);
-	rx->byte = XR_CONSUMED_BYTE(rx->committed);
-	rx->pending = 0;
+	rx_forget(rx);
 }
 
 /* The shared word is not what this end wrote last: the sender froze it, and goes on with what it says there. */
 static void rx_is_frozen_by(struct xr_shm_rx *rx, uint64_t word)
 {
-	if (rx_seal_left(rx, word))
-		return;
 	xr_store_relaxed(&rx->frozen, 1);
 	rx->replayed = word == (rx->committed | XR_FROZEN | XR_REPLAYING);
 	if (!rx->replayed)
@@ -321,23 +322,20 @@ int xr_shm_rx_commit(struct xr_shm_rx *rx)
 
 	if (want == old)
 		return 0;
-	if (xr_unlikely(rx->replayed)) {
-		rx->late += rx->pending;
-		xr_count(&rx->got, rx->pending);
-		rx->pending = 0;
+	/* sealed: the shared word says the end already; the position is this family's own */
+	if (xr_unlikely(rx->replayed || rx->sealed)) {
+		rx_final(rx);
 		return 0;
 	}
-	if (xr_unlikely(rx->sealed)) {
-		/* the shared word says the end already; the position is this family's own */
-		xr_count(&rx->got, rx->pending);
-		rx->pending = 0;
-		return 0;
-	}
-	/* seq_cst: also orders the look at tx_arm after it, see xr_shm_rx_wants_notice */
+	/*
+	 * What was taken is there before the exchange that makes it final, and xr_shm_rx_left writes down the rest.
+	 * seq_cst: also orders the look at tx_arm after it, see xr_shm_rx_wants_notice
+	 */
 	if (xr_likely(xr_cas(&rx->dir->consumed, &old, want))) {
+		/* this first, since `committed` says that nothing is left to be done */
+		xr_store_relaxed(&rx->got, rx->taken);
+		xr_then();
 		rx->committed = want;
-		xr_count(&rx->got, rx->pending);
-		rx->pending = 0;
 		return 0;
 	}
 	rx_is_frozen_by(rx, old);
@@ -393,18 +391,37 @@ void xr_shm_rx_ready(struct xr_shm_rx *rx)
 
 int xr_shm_rx_seal(struct xr_shm_rx *rx)
 {
-	uint64_t word;
-
-	if (!rx->frozen && xr_load_relaxed(&rx->sealing)) {
-		/* acquire: as in xr_shm_rx_is_frozen */
-		word = xr_load_acquire(&rx->dir->consumed);
-		if (word & XR_FROZEN)
-			rx_is_frozen_by(rx, word);
-	}
 	if (rx->frozen)
 		return rx->sealed ? 0 : -ESTALE;
-	xr_store_relaxed(&rx->sealing, 0);
 	return rx_seal_from(rx, rx->committed, 0);
+}
+
+/* By this end, and what is not final is for the sender to replay. */
+static void rx_is_frozen(struct xr_shm_rx *rx)
+{
+	rx_forget(rx);
+	rx->arm_gen++;
+	/* release: FROZEN in consumed before the hint that makes the sender look there */
+	xr_store_release(&rx->dir->arm, ((uint64_t)rx->arm_gen << 32) | XR_ARM_FROZEN);
+	/* release: who finds this has no hint to give */
+	xr_store_release(&rx->frozen, 1);
+}
+
+void xr_shm_rx_left(struct xr_shm_rx *rx)
+{
+	/* acquire: as in xr_shm_rx_is_frozen */
+	uint64_t word = xr_load_acquire(&rx->dir->consumed), at = XR_CONSUMED(rx->seq, rx->byte);
+
+	/* it got as far as the exchange; what it took before that is forgotten */
+	if (rx->redo)
+		rx_redo(rx);
+	else if (!rx->frozen && at != rx->committed && at == (word & ~(XR_FROZEN | XR_REPLAYING)))
+		rx_final(rx);
+	rx_forget(rx);
+	if (xr_load_relaxed(&rx->sealing) && !rx_seal_left(rx, word))
+		xr_store_relaxed(&rx->sealing, 0);
+	if (!rx->frozen && word == (rx->committed | XR_FROZEN))
+		rx_is_frozen(rx);
 }
 
 int xr_shm_rx_freeze(struct xr_shm_rx *rx)
@@ -417,31 +434,29 @@ int xr_shm_rx_freeze(struct xr_shm_rx *rx)
 		/* the seal is ours to move back as long as the sender has not taken notice */
 		uint64_t old = XR_CONSUMED(rx->end_seq, rx->end_byte) | XR_FROZEN;
 
+		/* release: as in rx_seal_from, whose doing it is taken for if this process does not come to the end */
+		xr_store_release(&rx->sealing, 1);
 		if (!rx_behind_seal(rx, rx->seq, rx->byte) &&
 		    !xr_cas(&rx->dir->consumed, &old, XR_CONSUMED(rx->seq, rx->byte) | XR_FROZEN)) {
 			rx->lied |= old != (XR_CONSUMED(rx->end_seq, rx->end_byte) | XR_FROZEN | XR_REPLAYING);
+			xr_store_relaxed(&rx->sealing, 0);
 			return -ESTALE;
 		}
 		xr_store_relaxed(&rx->frozen, 1);
-		/* release: never neither of them */
+		/* release, both: never neither of them, and the seal is no more before it is not looked for */
 		xr_store_release(&rx->sealed, 0);
+		xr_store_release(&rx->sealing, 0);
 		return 0;
 	}
 	if (rx->replayed) {
 		/* the sender does the same; the socket is to be read from behind what is late */
-		rx->pending = 0;
+		rx_forget(rx);
 		return 0;
 	}
 	word = atomic_fetch_or(&rx->dir->consumed, XR_FROZEN);
 	if (!rx->frozen && word != rx->committed && word != (rx->committed | XR_FROZEN | XR_REPLAYING))
 		rx_not_ours(rx, word);
-	xr_store_relaxed(&rx->frozen, 1);
-	rx->seq = XR_CONSUMED_SEQ(rx->committed);
-	rx->byte = XR_CONSUMED_BYTE(rx->committed);
-	rx->pending = 0;
-	rx->arm_gen++;
-	/* release: FROZEN in consumed before the hint that makes the sender look there */
-	xr_store_release(&rx->dir->arm, ((uint64_t)rx->arm_gen << 32) | XR_ARM_FROZEN);
+	rx_is_frozen(rx);
 	return 0;
 }
 

@@ -273,7 +273,7 @@ static void visit(struct ep_visit *v, uint32_t waiter)
 		/* racy against other readers of the flow: at worst one event too many */
 		v->pos = xr_load_relaxed(&f->tcp_rx) + xr_load_relaxed(&f->rx.got) + (uint64_t)(inq > 0 ? inq : 0);
 		/* what is left to drain is counted by neither: compare only within one state */
-		v->pos -= f->drain_left;
+		v->pos -= xr_flow_drain_left(f);
 		v->pos ^= (uint64_t)f->rx_state << 60;
 	}
 	/* each notice on the error queue is an edge */

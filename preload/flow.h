@@ -92,7 +92,7 @@ struct xr_flow {
 	/* receive direction: rx_lock */
 	struct xr_lock rx_lock __attribute__((aligned(XR_PAIRLINE)));
 	_Atomic uint32_t rx_state;	/* written under rx_lock; others look */
-	uint64_t drain_left;		/* bytes still to come over TCP before the ring */
+	uint64_t drain_to;		/* up to this offset TCP comes before the ring */
 	uint16_t rx_end;		/* END taken: 1, with XR_END_CLOSE: 3 */
 	uint16_t rx_shut;		/* the program did SHUT_RD */
 	_Atomic uint32_t rx_dead;	/* POLLRDHUP, POLLHUP, POLLERR that the kernel socket showed */
@@ -362,8 +362,8 @@ void xr_flow_each(struct xr_shm_link *l, void (*fn)(void *arg, struct xr_flow *f
 
 /* Both ends know all, and no thread is in a kernel read: START may come.  rx_lock held. */
 void xr_flow_rx_ready(struct xr_flow *f);
-/* n of the bytes that were to come over TCP before the ring were read.  rx_lock held. */
-void xr_flow_rx_drained(struct xr_flow *f, size_t n);
+/* Of the bytes that were to come over TCP before the ring some were read, and are counted.  rx_lock held. */
+void xr_flow_rx_drained(struct xr_flow *f);
 /* Nobody reads here any more: all that may be left to do is to throw away what is late.  rx_lock held. */
 void xr_flow_rx_close(struct xr_flow *f);
 /* Publishes START: `written` bytes went over TCP.  Both locks held.  0 or -errno. */
@@ -379,6 +379,7 @@ uint32_t xr_flow_owes(struct xr_flow *f, int fd);
 extern uint32_t xr_flow_touched;
 
 #include "flow_kids.h"
+#include "flow_left.h"
 #include "links.h"
 
 /* ---- between flow*.c and upgrade.c ----------------------------------------- */

@@ -54,7 +54,7 @@ static int shutdown_inherited(struct xr_flow *f, int fd, int how)
 {
 	int r = 0;
 
-	if (xr_lock(&f->tx_lock))
+	if (xr_flow_tx_lock(f))
 		return -EAGAIN;
 	f->tx_shut |= how != SHUT_RD;
 	if (how != SHUT_RD && f->tx_state == XR_TX_REPLAY) {
@@ -64,7 +64,7 @@ static int shutdown_inherited(struct xr_flow *f, int fd, int how)
 		r = (int)xr_sys2(SYS_shutdown, fd, SHUT_WR);
 	}
 	xr_unlock(&f->tx_lock);
-	if (xr_lock(&f->rx_lock))
+	if (xr_flow_rx_lock(f))
 		return -EAGAIN;
 	f->rx_shut |= how != SHUT_WR;
 	if (how == SHUT_RD)
@@ -101,7 +101,7 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 	}
 	/* this first: who is woken by the other half shall see both */
 	if (how != SHUT_RD) {
-		if (xr_lock(&f->tx_lock))
+		if (xr_flow_tx_lock(f))
 			return -EAGAIN;
 		if (f->tx_state == XR_TX_RING && !f->tx_shut) {
 			f->tx_shut = 1;
@@ -131,7 +131,7 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 			xr_flow_tell(f, waiter);
 	}
 	if (how != SHUT_WR) {
-		if (xr_lock(&f->rx_lock))
+		if (xr_flow_rx_lock(f))
 			return -EAGAIN;
 		f->rx_shut = 1;
 		xr_unlock(&f->rx_lock);
@@ -175,7 +175,7 @@ static uint64_t close_sole(struct xr_flow *f, int fd)
 	uint32_t waiter = 0;
 	int unread = close_unread(f, fd), abort, r;
 
-	if (!xr_lock(&f->rx_lock)) {
+	if (!xr_flow_rx_lock(f)) {
 		xr_flow_rx_close(f);
 		xr_unlock(&f->rx_lock);
 	}
@@ -191,7 +191,7 @@ static uint64_t close_sole(struct xr_flow *f, int fd)
 	abort = unread || (now.l_onoff && !now.l_linger);
 	if (unread)
 		xr_sys5(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &rst, sizeof(rst));
-	if (xr_lock(&f->tx_lock))
+	if (xr_flow_tx_lock(f))
 		return 0;
 	if (f->far)
 		xr_far_tx_kind(f, XR_FRAME_CLOSE);
@@ -266,7 +266,7 @@ void xr_flow_last_close(struct xr_flow *f, int fd)
 	if (xr_flow_up(f))
 		xr_upgrade_abort(f, fd, XR_REASON_CLOSED);
 	xr_flow_stats_last(f, fd);
-	if (xr_unlikely(f->trace_end) && !xr_lock(&f->tx_lock)) {
+	if (xr_unlikely(f->trace_end) && !xr_flow_tx_lock(f)) {
 		xr_flow_trace_settle(f);
 		xr_unlock(&f->tx_lock);
 	}

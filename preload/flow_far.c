@@ -353,7 +353,7 @@ void xr_far_rx_close(struct xr_flow *f, int fd)
 
 static void look_at_socket(struct xr_flow *f, int fd)
 {
-	if (xr_lock(&f->rx_lock))
+	if (xr_flow_rx_lock(f))
 		return;
 	if (f->rx_state == XR_RX_RING)
 		xr_far_rx_event(f, fd, xr_ksock_poll(fd, POLLIN | POLLRDHUP));
@@ -382,7 +382,7 @@ static void far_lost(struct xr_flow *f, int fd, uint32_t said)
 		xr_flow_kernel_event(f, POLLERR);
 		return;
 	}
-	if (!xr_lock(&f->tx_lock)) {
+	if (!xr_flow_tx_lock(f)) {
 		owed = f->tx_state == XR_TX_RING ? xr_shm_tx_unconsumed(&f->tx) : 0;
 		xr_unlock(&f->tx_lock);
 	}

@@ -71,12 +71,13 @@ static int rx_take_start(struct xr_flow *f, const struct xr_view *v)
 			(unsigned long)xr_load_relaxed(&f->rx.dir->consumed), f->rx.sealed ? ", sealed" : "");
 		return -EPROTO;
 	}
+	/* first: xr_flow_rx_left goes by it when START was taken, and nothing else is done */
+	f->drain_to = v->arg;
 	xr_shm_rx_take(&f->rx, v, 0);
 	r = xr_shm_rx_commit(&f->rx);
 	if (r)
 		return r;
-	f->drain_left = v->arg - got;
-	f->rx_state = f->drain_left ? XR_RX_DRAIN : XR_RX_RING;
+	f->rx_state = f->drain_to != got ? XR_RX_DRAIN : XR_RX_RING;
 	xr_stats_add(XR_STAT_FLOWS_UPGRADED, 1);
 	xr_stats_rx_base(f->st, xr_flow_fabric(f));
 	xr_flow_show_carriers(f);
@@ -118,10 +119,12 @@ int xr_rx_try_start(struct xr_flow *f, int fd)
 	return 1;
 }
 
-void xr_flow_rx_drained(struct xr_flow *f, size_t n)
+void xr_flow_rx_drained(struct xr_flow *f)
 {
-	f->drain_left -= n;
-	if (!f->drain_left)
+	/* START was taken by one who was killed before he could say so */
+	if (f->rx_state == XR_RX_READY)
+		f->rx_state = XR_RX_DRAIN;
+	if (!xr_flow_drain_left(f))
 		f->rx_state = XR_RX_RING;
 }
 
@@ -139,24 +142,6 @@ void xr_rx_to_tcp(struct xr_flow *f)
 	if (xr_flow_lowat_split(f))
 		xr_flow_lowat(f, xr_flow_fd(f));
 	xr_flow_leave(f);
-}
-
-/* 0: what is late has all come, and gone. */
-int xr_rx_drop_late(struct xr_flow *f, int fd)
-{
-	while (f->rx.late) {
-		size_t n = f->rx.late < 1u << 30 ? (size_t)f->rx.late : 1u << 30;
-		/* MSG_TRUNC: tcp(7) discards instead of copying */
-		ssize_t r = xr_sys6(SYS_recvfrom, fd, NULL, n, MSG_TRUNC | MSG_DONTWAIT, NULL, NULL);
-
-		if (r <= 0)
-			return r ? (int)r : -ENODATA;
-		f->rx.late -= (uint64_t)r;
-		atomic_fetch_add_explicit(&f->tcp_rx, (uint64_t)r, memory_order_relaxed);
-		f->moved_rx -= (uint64_t)r;
-		xr_stats_rx_twice(f->st, (uint64_t)r);
-	}
-	return 0;
 }
 
 int xr_flow_rx_skip(struct xr_flow *f, int fd)
@@ -185,11 +170,15 @@ void xr_flow_rx_close(struct xr_flow *f)
 
 int xr_flow_tx_start(struct xr_flow *f, uint64_t written)
 {
-	int r = xr_shm_tx_control(&f->tx, XR_OP_START, written);
+	int r;
 
-	if (r)
-		return r;
+	/* first: a process that is killed at it has a direction that can be frozen, whether START is there or not */
 	f->tx_state = XR_TX_RING;
+	r = xr_shm_tx_control(&f->tx, XR_OP_START, written);
+	if (r) {
+		f->tx_state = XR_TX_TCP;
+		return r;
+	}
 	f->trace_end = 0;
 	xr_store_relaxed(&f->reason, XR_REASON_NONE);
 	xr_stats_tx_base(f->st, xr_flow_fabric(f));
@@ -201,6 +190,8 @@ void xr_flow_tx_start_replay(struct xr_flow *f, enum xr_reason why)
 	if (f->tx_state != XR_TX_RING)
 		return;
 	xr_shm_tx_freeze(&f->tx);
+	/* before the state that it goes with */
+	f->tx.replay_from = (uint32_t)xr_load_relaxed(&f->tcp_tx);
 	f->tx_state = XR_TX_REPLAY;
 	if (f->far)
 		xr_far_tx_frozen(f);
@@ -429,11 +420,11 @@ uint32_t xr_flow_owes(struct xr_flow *f, int fd)
 	uint32_t ev = 0;
 
 	/* racy looks: the states are what this end made them, or the lock is held for long */
-	if (f->tx_state == XR_TX_REPLAY && !xr_lock(&f->tx_lock)) {
+	if (f->tx_state == XR_TX_REPLAY && !xr_flow_tx_lock(f)) {
 		ev |= retreat_push(f, fd) == -EAGAIN ? POLLOUT : 0;
 		xr_unlock(&f->tx_lock);
 	}
-	if (f->rx_state == XR_RX_SKIP && !xr_lock(&f->rx_lock)) {
+	if (f->rx_state == XR_RX_SKIP && !xr_flow_rx_lock(f)) {
 		ev |= retreat_late(f, fd) == -EAGAIN ? POLLIN : 0;
 		xr_unlock(&f->rx_lock);
 	}
@@ -464,10 +455,10 @@ static void retreat_wait(struct xr_flow *f, int fd, struct retreat_missing *m, u
 		alone = xr_flow_alone(f, fd);
 		if (!alone)
 			xr_sys5(SYS_ppoll, &p, 1, &ts, 0, 8);
-		if (xr_lock(&f->tx_lock))
+		if (xr_flow_tx_lock(f))
 			return;
 		m->owed = retreat_push(f, fd);
-		if (!xr_lock(&f->rx_lock)) {
+		if (!xr_flow_rx_lock(f)) {
 			m->unread = m->unread ? retreat_unread(f) : 0;
 			m->late = m->late || f->rx_state == XR_RX_SKIP ? retreat_late(f, fd) : 0;
 			xr_unlock(&f->rx_lock);
@@ -490,9 +481,9 @@ int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_re
 	/* half on its way: what is left to do then is in xr_flow_give_back */
 	if (xr_unlikely(xr_flow_up(f) != NULL) && f->owner_pid == xr_getpid())
 		xr_upgrade_abort(f, fd, why);
-	if (xr_lock(&f->tx_lock))
+	if (xr_flow_tx_lock(f))
 		return -EAGAIN;
-	if (xr_lock(&f->rx_lock)) {
+	if (xr_flow_rx_lock(f)) {
 		xr_unlock(&f->tx_lock);
 		return -EAGAIN;
 	}

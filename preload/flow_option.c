@@ -65,7 +65,7 @@ void xr_flow_lowat(struct xr_flow *f, int fd)
 
 void xr_flow_lowat_set(struct xr_flow *f, int fd)
 {
-	if (xr_lock(&f->rx_lock)) {
+	if (xr_flow_rx_lock(f)) {
 		/* a handler on top of a read, which goes on with what it finds */
 		f->rcvlowat = option_lowat(fd);
 		f->kernel_lowat = 0;

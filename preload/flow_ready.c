@@ -24,14 +24,14 @@ uint32_t xr_flow_poll(struct xr_flow *f, int fd)
 		xr_far_look(f, fd);
 	xr_flow_tx_care(f, fd);
 	/* a handler that interrupted this thread's own section: report nothing new */
-	if (xr_lock(&f->tx_lock))
+	if (xr_flow_tx_lock(f))
 		return 0;
 	tx = xr_flow_tx_poll(f, fd);
 	xr_unlock(&f->tx_lock);
 	/* an error or end that the kernel shows in one direction stands in both */
 	if (tx != UINT32_MAX && xr_unlikely(tx & (POLLERR | POLLHUP)))
 		xr_flow_kernel_event(f, tx);
-	if (xr_lock(&f->rx_lock))
+	if (xr_flow_rx_lock(f))
 		return 0;
 	rx = xr_flow_rx_poll(f, fd);
 	xr_unlock(&f->rx_lock);
@@ -223,12 +223,12 @@ void xr_flow_arm(struct xr_flow *f, uint32_t waiter, uint32_t mask)
 {
 	if (f->owner_pid != xr_getpid())
 		return;
-	if ((mask & POLLIN) && !xr_lock(&f->rx_lock)) {
+	if ((mask & POLLIN) && !xr_flow_rx_lock(f)) {
 		if (f->rx_state != XR_RX_TCP)
 			xr_shm_rx_arm(&f->rx, waiter);
 		xr_unlock(&f->rx_lock);
 	}
-	if ((mask & POLLOUT) && !xr_lock(&f->tx_lock)) {
+	if ((mask & POLLOUT) && !xr_flow_tx_lock(f)) {
 		if (f->tx_state == XR_TX_RING)
 			xr_shm_tx_want_space(&f->tx, waiter);
 		xr_unlock(&f->tx_lock);

@@ -57,12 +57,12 @@ void xr_flow_room_changed(struct xr_flow *f, int fd)
 {
 	uint32_t path = xr_load_acquire(&f->path);
 
-	if (path & XR_PATH_RX && !xr_lock(&f->rx_lock)) {
+	if (path & XR_PATH_RX && !xr_flow_rx_lock(f)) {
 		if (xr_load_relaxed(&f->path) & XR_PATH_RX)
 			xr_flow_room_rx(f, fd);
 		xr_unlock(&f->rx_lock);
 	}
-	if (path & XR_PATH_TX && !xr_lock(&f->tx_lock)) {
+	if (path & XR_PATH_TX && !xr_flow_tx_lock(f)) {
 		if (f->tx_state == XR_TX_RING)
 			xr_flow_room_tx(f, fd);
 		xr_unlock(&f->tx_lock);

@@ -99,6 +99,29 @@ static ssize_t rx_tcp(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, i
 	return n;
 }
 
+/* 0: what is late has all come, and gone. */
+int xr_rx_drop_late(struct xr_flow *f, int fd)
+{
+	while (f->rx.late) {
+		size_t n = f->rx.late < 1u << 30 ? (size_t)f->rx.late : 1u << 30;
+		/* MSG_TRUNC: tcp(7) discards instead of copying */
+		ssize_t r = xr_sys6(SYS_recvfrom, fd, NULL, n, MSG_TRUNC | MSG_DONTWAIT, NULL, NULL);
+
+		if (r <= 0)
+			return r ? (int)r : -ENODATA;
+		n = f->rx.late - (uint64_t)r;
+		if (f->rx.replayed)
+			f->rx.late_next = n;
+		xr_then();
+		atomic_fetch_add_explicit(&f->tcp_rx, (uint64_t)r, memory_order_relaxed);
+		xr_then();
+		f->rx.late = n;
+		f->moved_rx -= (uint64_t)r;
+		xr_stats_rx_twice(f->st, (uint64_t)r);
+	}
+	return 0;
+}
+
 /* Behind what is thrown away, if that has all come. */
 static ssize_t rx_skipped(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, int flags)
 {
@@ -152,7 +175,7 @@ static void rx_maybe_fin(struct xr_flow *f, int fd)
 /* Makes what was taken final; how much of it was not, because the direction froze before. */
 static size_t rx_commit(struct xr_flow *f)
 {
-	size_t pending = f->rx.pending;
+	size_t pending = (size_t)(f->rx.taken - xr_load_relaxed(&f->rx.got));
 	int r = xr_likely(!f->rx.traced) ? xr_shm_rx_commit(&f->rx) : xr_flow_trace_commit(f);
 
 	return r ? pending : 0;
@@ -382,12 +405,12 @@ static ssize_t rx_some(struct xr_flow *f, int fd, struct rx_dst *d, size_t len, 
 		/* the reset of a peer that wrote nonsense was told: the socket knows nothing of it */
 		return n == RX_NONE && f->rx_reset ? 0 : n;
 	case XR_RX_DRAIN:
-		n = rx_kernel(fd, d, len, len < f->drain_left ? len : f->drain_left, flags);
+		n = rx_kernel(fd, d, len, len < xr_flow_drain_left(f) ? len : xr_flow_drain_left(f), flags);
 		if (n > 0 && !(flags & MSG_PEEK)) {
-			xr_flow_rx_drained(f, (size_t)n);
 			atomic_fetch_add_explicit(&f->tcp_rx, (uint64_t)n, memory_order_relaxed);
+			xr_flow_rx_drained(f);
 			xr_stats_rx(f->st, XR_CARRIER_TCP, (uint64_t)n);
-		} else if (n > 0 && (uint64_t)n == f->drain_left && (size_t)n < len) {
+		} else if (n > 0 && (uint64_t)n == xr_flow_drain_left(f) && (size_t)n < len) {
 			return rx_peek_on(f, fd, d, (size_t)n, len, flags);
 		}
 		return n;
@@ -495,7 +518,7 @@ static inline ssize_t recv_held(struct xr_flow *f, int fd, const struct iovec *i
 			xr_upgrade_step(f, fd);
 		/* as in tx_enter */
 		xr_defer_begin();
-		if (xr_lock(&f->rx_lock)) {
+		if (xr_flow_rx_lock(f)) {
 			xr_defer_end();
 			return done ? (ssize_t)done : -EAGAIN;
 		}

@@ -119,7 +119,7 @@ void xr_flow_kernel_event(struct xr_flow *f, uint32_t revents)
 
 void xr_flow_rx_look(struct xr_flow *f, int fd)
 {
-	if (xr_lock(&f->rx_lock))
+	if (xr_flow_rx_lock(f))
 		return;
 	if (f->rx_state == XR_RX_RING)
 		xr_rx_look_kernel(f, fd);
@@ -151,11 +151,11 @@ long xr_rx_avail(struct xr_flow *f, int fd)
 	/* a frame, and what was read already, do not count */
 	if (f->far && (state != XR_RX_SKIP || f->far->rx_due))
 		return ring + (state != XR_RX_DRAIN ? 0 :
-			       (uint64_t)inq < f->drain_left ? inq : (long)f->drain_left);
+			       (uint64_t)inq < xr_flow_drain_left(f) ? inq : (long)xr_flow_drain_left(f));
 	/* a replay: the same bytes once more, behind those that were read here */
 	if (f->rx.frozen && !f->rx.sealed) {
 		n = (uint64_t)inq > f->rx.late ? inq - (long)f->rx.late : 0;
-		ring += (long)f->drain_left;
+		ring += (long)xr_flow_drain_left(f);
 		return n > ring ? n : ring;
 	}
 	return inq + ring;
@@ -183,7 +183,7 @@ long xr_flow_inq(struct xr_flow *f, int fd)
 {
 	long n;
 
-	if (xr_lock(&f->rx_lock))
+	if (xr_flow_rx_lock(f))
 		return -EAGAIN;
 	n = xr_rx_unread(f, fd);
 	xr_unlock(&f->rx_lock);
@@ -235,7 +235,7 @@ int xr_flow_at_mark(struct xr_flow *f, int fd)
 {
 	int r;
 
-	if (xr_lock(&f->rx_lock))
+	if (xr_flow_rx_lock(f))
 		return 0;
 	rx_begin(f, fd);
 	r = xr_rx_at_mark(f, fd);
@@ -281,7 +281,7 @@ int xr_rx_ended(struct xr_flow *f)
 		return (xr_flow_peer_state(f) & (XR_DIR_ENDED | XR_DIR_CLOSED)) != 0;
 	/* what was published before a freeze is read here, and the kernel has no FIN of it yet */
 	if ((xr_flow_peer_state(f) & XR_DIR_ENDED) && f->rx_state != XR_RX_TCP &&
-	    !xr_lock(&f->rx_lock)) {
+	    !xr_flow_rx_lock(f)) {
 		r = rx_has_end(f);
 		xr_unlock(&f->rx_lock);
 		if (r)

@@ -166,7 +166,7 @@ static void trace_arrived(struct xr_flow *f, const struct xr_shm_box *box)
 
 int xr_flow_trace_commit(struct xr_flow *f)
 {
-	uint64_t at = xr_load_relaxed(&f->rx.got) + f->rx.pending;
+	uint64_t at = f->rx.taken;
 	struct xr_shm_box box;
 	int mine, r;
 

@@ -26,6 +26,17 @@
 
 #define TX_NONE			((ssize_t)-EAGAIN)
 
+/* r: what the lock has said. */
+static __attribute__((noinline, cold)) int tx_enter_late(struct xr_flow *f, int r)
+{
+	if (r > 0) {
+		xr_flow_tx_left(f);
+		return 0;
+	}
+	xr_defer_end();
+	return r;
+}
+
 /*
  * No handler comes in between: one that leaves by longjmp would leave the lock, and one that sends would find it
  * taken.  From here on nor does one fork, so that what xr_flow_only() says holds.
@@ -35,9 +46,9 @@ static inline int tx_enter(struct xr_flow *f)
 	int r;
 
 	xr_defer_begin();
-	r = xr_flow_only(f) ? xr_lock_alone(&f->tx_lock) : xr_lock(&f->tx_lock);
+	r = xr_flow_only(f) ? xr_lock_alone(&f->tx_lock) : xr_lock_or_left(&f->tx_lock);
 	if (xr_unlikely(r))
-		xr_defer_end();
+		r = tx_enter_late(f, r);
 	return r;
 }
 
@@ -59,7 +70,7 @@ void xr_flow_tell(struct xr_flow *f, uint32_t waiter)
 	} else if (r < 0) {
 		/* no bell: bytes on the kernel socket wake the peer */
 		xr_info("no doorbell towards process %d, a flow goes back to TCP", f->link->peer_pid);
-		if (!xr_lock(&f->tx_lock)) {
+		if (!xr_flow_tx_lock(f)) {
 			if (f->tx_state == XR_TX_RING) {
 				xr_flow_tx_start_replay(f, XR_REASON_LIMIT_FDS);
 				xr_flow_tx_push_replay(f, xr_flow_fd(f));
@@ -491,7 +502,7 @@ long xr_flow_outq(struct xr_flow *f, int fd)
 		return n;
 	/* what is in the ring lies in the peer's memory: TCP would call it acknowledged */
 	n = outq;
-	if (f->tx_state == XR_TX_REPLAY && !xr_lock(&f->tx_lock)) {
+	if (f->tx_state == XR_TX_REPLAY && !xr_flow_tx_lock(f)) {
 		/* by now all of it may be in the kernel */
 		if (f->tx_state == XR_TX_REPLAY)
 			n += (long)xr_shm_tx_owed(&f->tx);

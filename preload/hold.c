@@ -98,9 +98,9 @@ void xr_hold_orphan(struct xr_flow *f, int fd)
 	if (new < 0 && old >= 0)
 		xr_sys1(SYS_close, old);
 	/* both locks: whoever uses the old number does so under one of them */
-	if (xr_lock(&f->tx_lock))
+	if (xr_flow_tx_lock(f))
 		goto forget;
-	if (xr_lock(&f->rx_lock)) {
+	if (xr_flow_rx_lock(f)) {
 		xr_unlock(&f->tx_lock);
 		goto forget;
 	}

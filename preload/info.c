@@ -42,7 +42,7 @@ void xr_info_tx_again(struct xr_flow *f)
 
 void xr_info_rx_again(struct xr_flow *f)
 {
-	f->moved_rx += f->rx.got + f->rx.pending;
+	f->moved_rx += f->rx.taken;
 	f->moved_rx_msgs += f->rx.seq > 2 ? f->rx.seq - 2 : 0;
 }
 
@@ -72,7 +72,7 @@ static void info_rx(struct xr_flow *f, int fd, struct share *s, int locked)
 
 	s->msgs = f->moved_rx_msgs + (f->rx.seq > 2 ? f->rx.seq - 2 : 0);
 	/* what the program has read, and what it could; the kernel counts what lies on its socket */
-	s->bytes = f->moved_rx + f->rx.got + f->rx.pending;
+	s->bytes = f->moved_rx + f->rx.taken;
 	if (all >= 0 && !xr_sys3(SYS_ioctl, fd, FIONREAD, &inq)) {
 		if (all > inq) {
 			s->bytes += (uint64_t)(all - inq);
@@ -164,11 +164,11 @@ void xr_info_amend(struct xr_flow *f, int fd, void *val, socklen_t len)
 		len = sizeof(t);
 	if (xr_user_get(&t, val, len))
 		return;
-	locked = !xr_lock(&f->tx_lock);
+	locked = !xr_flow_tx_lock(f);
 	info_tx(f, &tx, locked);
 	if (locked)
 		xr_unlock(&f->tx_lock);
-	locked = !xr_lock(&f->rx_lock);
+	locked = !xr_flow_rx_lock(f);
 	info_rx(f, fd, &rx, locked);
 	if (locked)
 		xr_unlock(&f->rx_lock);

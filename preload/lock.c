@@ -28,15 +28,9 @@ int xr_lock_slow(struct xr_lock *l)
 			continue;
 		}
 		xr_sys0(SYS_sched_yield);
-		/*
-		 * A holder killed inside its section (another process of the family: within
-		 * ours all would be dead) left at worst an uncommitted position, which the
-		 * ring recomputes from its shared word.
-		 */
-		if (rounds % 4096 == 0 && lock_owner_gone(seen))
-			xr_cas(&l->owner, &seen, self);
-		if (rounds % 4096 == 0 && xr_load_relaxed(&l->owner) == self)
-			return 0;
+		/* killed inside its section: another process of the family, within ours all would be dead */
+		if (rounds % 4096 == 0 && lock_owner_gone(seen) && xr_cas(&l->owner, &seen, self))
+			return 1;
 	}
 }
 

@@ -16,6 +16,7 @@ struct xr_lock {
 	_Atomic uint32_t owner;		/* kernel thread id, 0 when free */
 };
 
+/* As xr_lock_or_left(). */
 int xr_lock_slow(struct xr_lock *l);
 
 /* 0 or -EBUSY. */
@@ -26,13 +27,24 @@ static inline int xr_trylock(struct xr_lock *l)
 	return xr_likely(xr_cas(&l->owner, &free, (uint32_t)xr_gettid())) ? 0 : -EBUSY;
 }
 
-/* 0, or -EDEADLK when this thread holds it (a signal handler came in between). */
-static inline int xr_lock(struct xr_lock *l)
+/*
+ * 0, or -EDEADLK when this thread holds it (a signal handler came in between).  1: it is held, and was by a process
+ * that is gone: what that was doing is half done.
+ */
+static inline int xr_lock_or_left(struct xr_lock *l)
 {
 	return xr_likely(!xr_trylock(l)) ? 0 : xr_lock_slow(l);
 }
 
-/* The same where nobody but this thread can want the lock, and no handler comes in between (defer.h). */
+/* Where it does not matter what was half done. */
+static inline int xr_lock(struct xr_lock *l)
+{
+	int r = xr_lock_or_left(l);
+
+	return xr_likely(r <= 0) ? r : 0;
+}
+
+/* As xr_lock_or_left() where nobody but this thread can want the lock, and no handler comes in between (defer.h). */
 static inline int xr_lock_alone(struct xr_lock *l)
 {
 	if (xr_unlikely(xr_load_relaxed(&l->owner)))

@@ -23,7 +23,7 @@ void xr_upgrade_abort(struct xr_flow *f, int fd, enum xr_reason why)
 	struct xr_upgrade *u;
 	int ready;
 
-	if (f->owner_pid != xr_getpid() || xr_lock(&f->tx_lock))
+	if (f->owner_pid != xr_getpid() || xr_flow_tx_lock(f))
 		return;
 	u = xr_flow_up(f);
 	if (!u) {

@@ -51,7 +51,7 @@ int xr_up_finish(struct xr_upgrade *u, int fd)
 	struct xr_flow *f = u->f;
 	int r;
 
-	if (xr_lock(&f->rx_lock))
+	if (xr_flow_rx_lock(f))
 		return -EAGAIN;
 	r = up_enter_rx(f, fd);
 	xr_unlock(&f->rx_lock);
@@ -100,7 +100,7 @@ int xr_up_start(struct xr_upgrade *u, int fd, uint32_t *waiter)
 	int r;
 
 	/* the receive direction must not leave meanwhile: the flow would be gone, and START there */
-	if (xr_lock(&f->rx_lock))
+	if (xr_flow_rx_lock(f))
 		return -EAGAIN;
 	r = f->rx_state == XR_RX_TCP ? -ESTALE : up_leave_tcp(f, fd);
 	xr_unlock(&f->rx_lock);

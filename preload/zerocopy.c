@@ -17,7 +17,7 @@ static int zerocopy_on(int fd)
 
 void xr_zerocopy_let_go(struct xr_flow *f)
 {
-	if (xr_zerocopy_holds(f) || !(xr_load_acquire(&f->path) & XR_PATH_FABRIC) || xr_lock(&f->tx_lock))
+	if (xr_zerocopy_holds(f) || !(xr_load_acquire(&f->path) & XR_PATH_FABRIC) || xr_flow_tx_lock(f))
 		return;
 	if ((xr_load_acquire(&f->path) & XR_PATH_FABRIC) && f->link && xr_load_relaxed(&f->tx_state) == XR_TX_TCP &&
 	    xr_load_relaxed(&f->rx_state) == XR_RX_TCP && !f->up)

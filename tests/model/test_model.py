@@ -34,7 +34,7 @@ MUTANTS = {
         "preload/upgrade.c", "u->state == XR_UP_READY && xr_load_acquire(&f->tx.dir->ready)",
         "u->state == XR_UP_READY", ["sleep-upgrade", "upgrade-back", "upgrade"]),
     "the ring is read before the rest of TCP": (
-        "preload/flow_machine.c", "f->drain_left ? XR_RX_DRAIN : XR_RX_RING", "XR_RX_RING", ["upgrade-lag"]),
+        "preload/flow_machine.c", "f->drain_to != got ? XR_RX_DRAIN : XR_RX_RING", "XR_RX_RING", ["upgrade-lag"]),
     "any FIN is a death": (
         "preload/flow_rx_look.c", "\treturn xr_shm_link_progress(f->link) != 0 && !(xr_flow_peer_state(f) & XR_DIR_CLOSED);\n",
         "\treturn 1;\n",
