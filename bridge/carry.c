@@ -242,9 +242,21 @@ int carry_say(struct carry *c, enum carry_msg type, uint64_t id, const void *dat
 	return !r;
 }
 
+/* acquire: it is never taken back, so what was looked at before was none either */
+static int in_frozen(struct carry *c)
+{
+	return (xr_load_acquire(&c->tx.dir->consumed) & XR_FROZEN) != 0;
+}
+
+/*
+ * Of which the peer may be told.  In a seal the word says how far the program will read here, or another one that gets
+ * the connection from it will not: then the peer has to have the rest of it still.
+ */
 static uint64_t consumed(struct carry *c)
 {
-	return c->tx.sent - xr_shm_tx_unconsumed(&c->tx);
+	uint64_t done = c->tx.sent - xr_shm_tx_unconsumed(&c->tx);
+
+	return in_frozen(c) ? c->told : done;
 }
 
 static uint64_t where(struct carry *c, uint64_t done)
@@ -422,11 +434,11 @@ static void run_in(struct carry *c)
 	if (c->queue)
 		run_queue(c);
 	open = xr_shm_tx_unconsumed(&c->tx);
-	say_consumed(c, c->tx.sent - open, CARRY_ACK);
+	say_consumed(c, consumed(c), CARRY_ACK);
 	/* little is told with data, or a moment later */
 	if (c->queue || c->started_due || open >= CARRY_ACK)
 		xr_shm_tx_want_space(&c->tx, CARRY_WAITER);
-	if (c->tx.sent != c->told && !c->all->ack_at)
+	if (c->tx.sent != c->told && !c->all->ack_at && !in_frozen(c))
 		c->all->ack_at = xr_now_ns() + CARRY_ACK_NS;
 	carry_tell_reader(c);
 }
@@ -482,16 +494,14 @@ int carry_work(struct carry_all *a)
 uint64_t carry_tick(struct carry_all *a, uint64_t now)
 {
 	struct carry *c, *next;
-	uint64_t open;
 
 	if (a->ack_at && now >= a->ack_at) {
 		a->ack_at = 0;
 		for (c = a->flows; c; c = c->next) {
 			if (c->state != CARRY_ON)
 				continue;
-			open = xr_shm_tx_unconsumed(&c->tx);
-			say_consumed(c, c->tx.sent - open, 1);
-			if (open || c->tx.sent != c->told)
+			say_consumed(c, consumed(c), 1);
+			if (c->tx.sent != c->told && !in_frozen(c))
 				a->ack_at = now + CARRY_ACK_NS;
 		}
 	}

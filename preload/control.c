@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "control.h"
+#include "flow_rx.h"
 #include "log.h"
 #include "tune.h"
 
@@ -73,9 +74,13 @@ int xr_control_holds(const struct xr_flow *f)
 static void control_one(void *arg, struct xr_flow *f)
 {
 	(void)arg;
+	if (!xr_control_holds(f))
+		return;
 	/* where it fails, its own next call retreats it */
-	if (xr_control_holds(f))
-		xr_fds_retreat(f, XR_REASON_OPERATOR);
+	xr_fds_retreat(f, XR_REASON_OPERATOR);
+	/* the peer was told first, and has taken it along: from now on it is this wish that keeps it there */
+	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC) && f->reason == XR_REASON_RETREAT_REQUESTED)
+		xr_flow_blame(f, XR_REASON_OPERATOR);
 }
 
 /* Values that are out of bounds were written by somebody else than xr-stat. */

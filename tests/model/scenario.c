@@ -117,6 +117,7 @@ const struct scenario scenarios[] = {
 	{ "far-bulk", .far = 1, .deaths = 1, .left = { { BULK(1) }, { RECV } } },
 	{ "far-both-ways", .far = 1, .deaths = 1, .left = { { SEND(1) }, { SEND(1), RECV } } },
 	{ "far-back", .far = 1, .left = { { SEND(1), BACK }, { RECV } } },
+	{ "far-back-exec", .far = 1, .handover = 1, .left = { { SEND(2) }, { BACK, EXEC } } },
 	{ "far-back-reader", .far = 1, .left = { { SEND(1) }, { RECV, BACK } } },
 	{ "far-leave", .far = 1, .left = { { SEND(1), LEAVE(1) }, { RECVS(2) } } },
 	{ "far-lag", .far = 1, .deaths = 1, .lag = 1, .left = { { SEND(1) }, { RECV } } },
