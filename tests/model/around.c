@@ -63,6 +63,14 @@ void xr_fd_close(int fd)
 		W.rdv.listening = 0;
 }
 
+/* a lock asks for its holder's state where the kernel of the model has none: there it is alive */
+int xr_snprintf(char *buf, size_t size, const char *fmt, ...)
+{
+	(void)size, (void)fmt;
+	*buf = '\0';
+	return 0;
+}
+
 void xr_log_write(struct xr_log_site *site, enum xr_log_level level, const char *fmt, ...)
 {
 	(void)site, (void)level, (void)fmt;
