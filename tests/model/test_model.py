@@ -15,7 +15,7 @@ KNOWN = {}
 # name: (source, text, replacement, scenarios of which one at least must fail)
 MUTANTS = {
     "what was read behind a freeze is read again": (
-        "core/shm_ring_rx.c", "\t\trx->late += rx->pending;\n", "", ["one-way"]),
+        "core/shm_ring_rx.c", "rx->late + (rx->taken - xr_load_relaxed(&rx->got));", "rx->late;", ["one-way"]),
     "a freeze by the sender looks like one by the receiver": (
         "core/shm_ring.c", "XR_FROZEN | XR_REPLAYING)", "XR_FROZEN)", ["one-way", "both-ways"]),
     "a seal looks at the ring once": (
