@@ -399,6 +399,9 @@ void xr_channel_sent(struct xrdma_channel *ch, struct xr_out *o, const struct xr
 /* READs the message at arr_head: 1 when it is all here. */
 int xr_channel_fetch(struct xrdma_channel *ch, const struct xr_msg_hdr *h, const struct xr_msg_where *w);
 void xr_channel_fetched(struct xrdma_channel *ch, uint32_t len, const struct xr_wc *wc);
+/* Of `left` bytes: a quarter of what may be under way, so that there are always several; whole units. */
+uint32_t xr_channel_fragment(const struct xr_adapt *a, uint64_t left);
+
 /* --- channel_write.c: large messages that are WRITten --- */
 
 /* 1: this end is to say that it wants them so. */

@@ -36,10 +36,9 @@ void xr_channel_sent(struct xrdma_channel *ch, struct xr_out *o, const struct xr
 
 /* --- READs --------------------------------------------------------------------------- */
 
-/* A quarter of what may be under way, so that there are always several; whole units. */
-static uint32_t fetch_fragment(const struct xrdma_channel *ch, uint64_t left)
+uint32_t xr_channel_fragment(const struct xr_adapt *a, uint64_t left)
 {
-	uint64_t n = xr_adapt_window(&ch->rx) / 4 / XR_CHANNEL_EAGER * XR_CHANNEL_EAGER;
+	uint64_t n = xr_adapt_window(a) / 4 / XR_CHANNEL_EAGER * XR_CHANNEL_EAGER;
 
 	if (n < XR_CHANNEL_EAGER)
 		n = XR_CHANNEL_EAGER;
@@ -84,7 +83,7 @@ int xr_channel_fetch(struct xrdma_channel *ch, const struct xr_msg_hdr *h, const
 	while ((!ch->rd.addr || ch->rd_posted < h->len) && ch->rd_out < ch->rd_max &&
 	       (ch->state == XR_CH_OPEN || ch->state == XR_CH_CLOSING)) {
 		uint64_t now = xr_channel_now(ch);
-		uint32_t n = fetch_fragment(ch, ch->rd.addr ? h->len - ch->rd_posted : h->len);
+		uint32_t n = xr_channel_fragment(&ch->rx, ch->rd.addr ? h->len - ch->rd_posted : h->len);
 		struct xr_send_wr wr = { .wr_id = XR_WR_ID(ch, XR_WR_ID_FETCH, n), .op = XR_WR_READ, .nsge = 1,
 					 .rkey = w->rkey };
 		struct xr_sge sge = { .len = n };

@@ -127,24 +127,13 @@ static void put_begin(struct xrdma_channel *ch)
 	ch->put_posted = 0;
 }
 
-static uint32_t put_fragment(const struct xrdma_channel *ch, uint64_t left)
-{
-	uint64_t n = xr_adapt_window(&ch->tx) / 4 / XR_CHANNEL_EAGER * XR_CHANNEL_EAGER;
-
-	if (n < XR_CHANNEL_EAGER)
-		n = XR_CHANNEL_EAGER;
-	if (n > XR_CHANNEL_FRAGMENT)
-		n = XR_CHANNEL_FRAGMENT;
-	return (uint32_t)(n < left ? n : left);
-}
-
 /* As much as may be under way. */
 static void put_post(struct xrdma_channel *ch)
 {
 	const struct xr_out *o = &ch->out[ch->put_seq & ch->out_mask];
 
 	while (xr_channel_usable(ch) && ch->put == XR_PUT_WRITES && ch->put_out < XR_READ_MAX) {
-		uint32_t n = put_fragment(ch, o->len - ch->put_posted);
+		uint32_t n = xr_channel_fragment(&ch->tx, o->len - ch->put_posted);
 		struct xr_sge sge = { (uint8_t *)(uintptr_t)o->data + ch->put_posted, n,
 				      o->mem ? o->mem->mr->lkey : o->buf.mr->lkey };
 		struct xr_send_wr wr = { .wr_id = XR_WR_ID(ch, XR_WR_ID_PUT, n), .op = XR_WR_WRITE, .sge = &sge,
