@@ -62,7 +62,8 @@
 	X(IWARP, 49, "iwarp", "The device is iWARP, whose ports are those of TCP.")                \
 	X(RDMA_UNREACHABLE, 50, "rdma-unreachable", "The peer's host does not answer over RDMA at this address.") \
 	X(FABRIC_LOST, 51, "fabric-lost", "The fabric failed, and the connection beneath it lives.") \
-	X(LIMIT_THREADS, 52, "limit-threads", "The thread that RDMA needs could not be started.")  \
+	X(LIMIT_THREADS, 52, "limit-threads",                                                      \
+	  "The thread that RDMA needs could not be started, or ended for a call that needs it gone.") \
 	X(LIMIT_RETURNS, 53, "limit-returns", "The fabric was lost too often: the connection returns later.") \
 	X(TRANSLATED, 54, "translated",                                                            \
 	  "Its addresses are translated on the way, and others may come from the same one (rdma_nat).") \

@@ -51,6 +51,7 @@ int xr_flow_may_return(enum xr_reason why)
 	case XR_REASON_FORKED:
 	case XR_REASON_LIMIT_FDS:
 	case XR_REASON_LIMIT_MEMORY:
+	case XR_REASON_LIMIT_THREADS:
 	case XR_REASON_PEER_DIED:
 	case XR_REASON_FABRIC_LOST:
 	case XR_REASON_RETREAT_REQUESTED:

@@ -13,6 +13,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include "alone.h"
 #include "autoconf.h"
 #include "far.h"
 #include "fdtab.h"
@@ -29,13 +30,16 @@
 #define AGENT_NAP_NS	2000000
 #define AGENT_FLOWS	64u
 #define AGENT_OWED_NS	10000000	/* between two looks at whether a socket takes more */
+#define RETIRE_NS	5000000000ull
+#define RETIRE_AGAIN_MS	50u
 #define HELPER_WAITS	64u		/* attempts at a time: those of xr_up_table */
 #define HELPER_ARENA	(256ull << 20)
 #define HELPER_SMALL	(32ull << 20)
 
-enum helper_state { HELPER_NONE, HELPER_STARTING, HELPER_RUNS, HELPER_DEAD };
+enum helper_state { HELPER_NONE, HELPER_RETIRES, HELPER_RUNS, HELPER_DEAD };
 
 static XR_FORK_DATA _Atomic uint32_t helper_state;
+static XR_FORK_DATA _Atomic uint32_t helper_tid, agent_tid;	/* alone.h */
 static XR_FORK_DATA int helper_pair[2] = { -1, -1 };	/* ours; its own, until it says HELLO */
 static XR_FORK_DATA uint8_t helper_uuid[16];		/* what the module is called in the list of links */
 static XR_FORK_DATA _Atomic uint32_t helper_why;	/* once it is dead: enum xr_reason */
@@ -119,14 +123,16 @@ static const struct xr_bridge_ops *helper_open(const struct xr_bridge_host *host
 	return ops;
 }
 
-/* From here on descriptors are this thread's own: of the program's it keeps none but the pair's other end. */
+/*
+ * From here on descriptors are this thread's own: of the program's it keeps none but the pair's other end.  What a
+ * library writes to its standard error is nobody's.
+ */
 static int helper_apart(int cmd)
 {
 	long r = xr_sys3(SYS_close_range, (long)cmd + 1, UINT32_MAX, CLOSE_RANGE_UNSHARE), i;
 
 	if (!r && cmd)
 		r = xr_sys3(SYS_close_range, 0, (long)cmd - 1, 0);
-	/* what a library writes to its standard error is nobody's */
 	for (i = 0; !r && i < 3; i++)
 		if (xr_sys4(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR, 0) < 0)
 			r = -EMFILE;
@@ -145,6 +151,14 @@ static void helper_memory(const uint64_t by[XR_BRIDGE_FIGURES])
 	for (i = 0; i < XR_BRIDGE_FIGURES; i++)
 		if (by[i])
 			xr_stats_add(id[i], by[i]);
+}
+
+/* It does not run again, unless it was told to go. */
+static void helper_over(void)
+{
+	uint32_t runs = HELPER_RUNS;	/* full order: the reason is there then, and the answers that it sent */
+
+	xr_cas(&helper_state, &runs, HELPER_DEAD);
 }
 
 static void *helper_main(void *arg)
@@ -167,13 +181,15 @@ static void *helper_main(void *arg)
 	/* relaxed: of threads this one alone is meant */
 	xr_store_relaxed(&xr_helper_any, 1);
 	xr_vfork_depth = 1;
+	/* release: pairs with xr_thread_goes */
+	xr_store_release(&helper_tid, (uint32_t)xr_gettid());
 	xr_sys2(SYS_prctl, PR_SET_NAME, "xrdma-helper");
 	r = helper_apart(cmd);
 	if (r) {
 		xr_info("no helper thread: error %d", -r);
 		xr_store_relaxed(&helper_why, XR_REASON_LIMIT_THREADS);
 		/* the number is the program's as well: its own end tells it */
-		xr_store_release(&helper_state, HELPER_DEAD);
+		helper_over();
 		return NULL;
 	}
 	xr_unix_send(cmd, &hello, sizeof(hello), NULL, 0);
@@ -183,13 +199,19 @@ static void *helper_main(void *arg)
 	if (r)
 		xr_info("the module for connections to other hosts ended: error %d", -r);
 	xr_store_relaxed(&xr_stats_now()->h.helper_thread, 0);
-	/* release: with it the answers that it sent are there */
-	xr_store_release(&helper_state, HELPER_DEAD);
+	helper_over();
 	xr_sys1(SYS_close, cmd);
 	return NULL;
 }
 
 static void *agent_main(void *arg);
+
+static void pair_close(void)
+{
+	xr_fd_close(helper_pair[0]);
+	xr_fd_close(helper_pair[1]);
+	helper_pair[0] = helper_pair[1] = -1;
+}
 
 /* helper_lock held. */
 static int helper_start(void)
@@ -210,7 +232,6 @@ static int helper_start(void)
 		if (helper_pair[i] < 0) {
 			r = helper_pair[i];
 			xr_sys1(SYS_close, fds[i]);
-			helper_pair[i] = -1;
 		}
 	}
 	if (!r)
@@ -218,12 +239,18 @@ static int helper_start(void)
 	if (!r) {
 		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 		pthread_attr_setstacksize(&attr, HELPER_STACK);
+		xr_store_relaxed(&helper_tid, XR_THREAD_COMES);
+		xr_store_relaxed(&agent_tid, XR_THREAD_COMES);
 		xr_store_release(&helper_state, HELPER_RUNS);
 		/* a handler of the program must never run on it */
 		xr_sys4(SYS_rt_sigprocmask, SIG_BLOCK, &all, &mask, sizeof(mask));
 		r = -pthread_create(&thread, &attr, helper_main, (void *)(intptr_t)helper_pair[1]);
 		/* without it a program that does not look is late, no more */
-		if (!r && pthread_create(&thread, &attr, agent_main, (void *)(intptr_t)helper_pair[0]))
+		if (r)
+			xr_store_relaxed(&helper_tid, 0);
+		if (r || pthread_create(&thread, &attr, agent_main, (void *)(intptr_t)helper_pair[0]))
+			xr_store_relaxed(&agent_tid, 0);
+		if (!r && !xr_load_relaxed(&agent_tid))
 			xr_info("no thread for connections to other hosts that their program does not look at");
 		xr_sys4(SYS_rt_sigprocmask, SIG_SETMASK, &mask, 0, sizeof(mask));
 		pthread_attr_destroy(&attr);
@@ -231,10 +258,7 @@ static int helper_start(void)
 	if (!r)
 		return 0;
 	xr_info("no helper thread: error %d", -r);
-	for (i = 0; i < 2; i++) {
-		xr_fd_close(helper_pair[i]);
-		helper_pair[i] = -1;
-	}
+	pair_close();
 	xr_store_relaxed(&helper_why, XR_REASON_LIMIT_THREADS);
 	/* release: with it the reason is there */
 	xr_store_release(&helper_state, HELPER_DEAD);
@@ -280,6 +304,8 @@ static void *agent_main(void *arg)
 	uint32_t left[AGENT_FLOWS], n, i, owed = 0;
 	int fd = (int)(intptr_t)arg;
 
+	/* release: pairs with xr_thread_goes */
+	xr_store_release(&agent_tid, (uint32_t)xr_gettid());
 	xr_sys2(SYS_prctl, PR_SET_NAME, "xrdma-agent");
 	while (xr_load_acquire(&helper_state) == HELPER_RUNS) {
 		struct pollfd p = { .fd = fd, .events = POLLIN };
@@ -389,6 +415,8 @@ int xr_helper_link(struct xr_shm_link **out)
 		return -EAGAIN;
 	if (xr_load_relaxed(&helper_state) == HELPER_NONE)
 		r = helper_start();
+	else if (xr_load_relaxed(&helper_state) == HELPER_RETIRES)
+		r = -EAGAIN;
 	if (!r) {
 		l = xr_links_find(helper_uuid, 0, -1);
 		/* one that was given up for its descriptors is found dead here, and not again */
@@ -421,10 +449,10 @@ static struct helper_wait *wait_of(uint64_t id)
 int xr_helper_send(const struct xr_bridge_cmd *cmd)
 {
 	struct helper_wait *w = NULL;
-	int r;
+	int r = (int)xr_load_acquire(&helper_state);
 
-	if (xr_load_acquire(&helper_state) != HELPER_RUNS)
-		return -ENODEV;
+	if (r != HELPER_RUNS)
+		return r == HELPER_DEAD ? -ENODEV : -EAGAIN;
 	if (cmd->type == XR_BRIDGE_BEGIN) {
 		if (xr_trylock(&helper_lock))
 			return -EAGAIN;
@@ -515,17 +543,58 @@ void xr_helper_forget(uint64_t id)
 	xr_unlock(&helper_lock);
 }
 
+/* ---- calls that are for processes of one thread -------------------------------- */
+
+static void flow_without(void *arg, struct xr_flow *f)
+{
+	if (!arg && f->far && (xr_load_acquire(&f->path) & XR_PATH_FABRIC))
+		xr_fds_retreat(f, XR_REASON_LIMIT_THREADS);
+}
+
+int xr_helper_retire(void)
+{
+	static const struct xr_bridge_answer again = { .type = XR_BRIDGE_FAILED, .again_ms = RETIRE_AGAIN_MS,
+						       .reason = XR_REASON_LIMIT_THREADS };
+	uint64_t end = xr_now_ns() + RETIRE_NS;
+	uint32_t runs = HELPER_RUNS;
+	int i, r;
+
+	if (xr_vfork_depth || !xr_threads_alone((_Atomic uint32_t *const[]){ &helper_tid, &agent_tid }, 2))
+		return -EBUSY;
+	/* what the module has taken, and the peer's program has not, goes once more over TCP */
+	xr_flow_each(NULL, flow_without, NULL);
+	if (xr_lock(&helper_lock))
+		return -EDEADLK;
+	/* full order; fails where it has come to its end already */
+	if (xr_cas(&helper_state, &runs, HELPER_RETIRES))
+		xr_sys2(SYS_shutdown, helper_pair[0], SHUT_RDWR);
+	/* the agent takes this lock on its way out */
+	xr_unlock(&helper_lock);
+	r = xr_thread_goes(&helper_tid, end);
+	if (!r)
+		r = xr_thread_goes(&agent_tid, end);
+	if (r || runs == HELPER_DEAD || xr_lock(&helper_lock))
+		return r;
+	pair_close();
+	/* those that wait ask the next one */
+	for (i = 0; i < (int)HELPER_WAITS; i++)
+		helper_wait[i] = (struct helper_wait){ helper_wait[i].id, 1, again };
+	xr_store_relaxed(&agent_n, 0);
+	xr_store_release(&helper_state, HELPER_NONE);
+	xr_unlock(&helper_lock);
+	/* hears that they are dead */
+	xr_links_progress();
+	return 0;
+}
+
 void xr_helper_forked(void)
 {
-	int i;
-
-	for (i = 0; i < 2; i++) {
-		xr_fd_close(helper_pair[i]);
-		helper_pair[i] = -1;
-	}
+	pair_close();
 	memset(helper_wait, 0, sizeof(helper_wait));
 	xr_store_relaxed(&agent_n, 0);
 	xr_store_relaxed(&helper_lock.owner, 0);
 	xr_store_relaxed(&helper_why, 0);
+	xr_store_relaxed(&helper_tid, 0);
+	xr_store_relaxed(&agent_tid, 0);
 	xr_store_relaxed(&helper_state, HELPER_NONE);
 }

@@ -32,6 +32,13 @@ int xr_helper_answer(uint64_t id, struct xr_bridge_answer *a);
 /* Nobody waits for it any more. */
 void xr_helper_forget(uint64_t id);
 
+/*
+ * A call has failed that is for processes of one thread.  0: the helper and the agent were all there was beside this
+ * one, and are gone, so that it is worth another try; flows to other hosts are on TCP.  They come back, and a new
+ * helper with them.
+ */
+int xr_helper_retire(void);
+
 /* In the child of a fork, where there is no helper. */
 void xr_helper_forked(void);
 

@@ -5,6 +5,7 @@
  */
 #include "hook.h"
 #include <linux/seccomp.h>
+#include "helper.h"
 #include "user.h"
 
 #ifndef SYS_io_uring_setup
@@ -30,6 +31,7 @@ const uint8_t xr_syscall_table[SYSCALL_TABLE] = {
 	[SYS_epoll_create1] = 1, [SYS_epoll_pwait] = 1, [SYS_epoll_pwait2] = 1,
 	[SYS_execve] = 1, [SYS_exit_group] = 1,
 	[SYS_io_uring_setup] = 1, [SYS_seccomp] = 1, [SYS_prctl] = 1, [SYS_unshare] = 1,
+	[SYS_setns] = 1,
 #if defined(__x86_64__)
 	[SYS_accept] = 1, [SYS_dup2] = 1, [SYS_poll] = 1, [SYS_select] = 1, [SYS_epoll_create] = 1,
 	[SYS_epoll_wait] = 1, [SYS_fork] = 1,
@@ -157,6 +159,8 @@ static long syscall_process(long nr, long a, long b, long c, long d, long e, lon
 		return prctl((int)a, b, c, d, e);
 	case SYS_unshare:
 		return unshare((int)a);
+	case SYS_setns:
+		return setns((int)a, (int)b);
 	default:
 		return syscall_fd(nr, a, b, c, d, e, f);
 	}
@@ -277,10 +281,42 @@ XR_HOOK int prctl(int op, ...)
 	return xr_real.prctl(op, a[0], a[1], a[2], a[3]);
 }
 
+/*
+ * The kernel refuses some of it to a process with a second thread.  Only then, and where that is the
+ * helper, is there anything to do: such a call fails before it has changed anything.
+ */
 XR_HOOK int unshare(int flags)
 {
+	int saved = errno, r;
+
 	/* a thread with descriptors of its own: the table is about the others' */
 	if (flags & CLONE_FILES)
 		xr_process_pass_through(XR_REASON_UNHOOKED_IO);
-	return xr_real.unshare(flags);
+	r = xr_real.unshare(flags);
+	if (xr_likely(!r || errno != EINVAL ||
+		      !(flags & (CLONE_NEWUSER | CLONE_VM | CLONE_SIGHAND | CLONE_THREAD))))
+		return r;
+	xr_fork_check();
+	if (xr_helper_retire())
+		return r;
+	r = xr_real.unshare(flags);
+	if (!r)
+		errno = saved;
+	return r;
+}
+
+XR_HOOK int setns(int fd, int type)
+{
+	int saved = errno, r = xr_real.setns(fd, type);
+
+	/* EUSERS: a namespace of time; EINVAL: of users, or of mounts */
+	if (xr_likely(!r || (errno != EINVAL && errno != EUSERS)))
+		return r;
+	xr_fork_check();
+	if (xr_helper_retire())
+		return r;
+	r = xr_real.setns(fd, type);
+	if (!r)
+		errno = saved;
+	return r;
 }

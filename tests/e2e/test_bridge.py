@@ -100,6 +100,64 @@ def test_shown(far):
         assert max(n for n in harness.fds(end.pid) if n < 1000) < 20
 
 
+CLONE_THREAD, NEWNS, NEWUSER = 0x10000, 0x20000, 0x10000000
+RDMA_THREADS = {"xrdma-helper", "xrdma-agent"}
+
+
+def names_of_threads(pid):
+    return sorted(open("/proc/%d/task/%s/comm" % (pid, t), encoding="ascii").read().strip()
+                  for t in os.listdir("/proc/%d/task" % pid))
+
+
+@pytest.mark.parametrize("call", ["unshare", "setns"])
+def test_a_call_for_processes_of_one_thread(far, call):
+    """
+    A new user namespace, and the mounts of another one, are not for a program with a second thread: the helper is none
+    of the program's. Again and again, since it comes back; and not in vain, where the program has threads of its own.
+    """
+    live = shell.Pair(far).upgrade()
+    me, peer = live.c, live.s
+    there = shell.Shell(far, None)
+    if there("unshare", NEWUSER | NEWNS).ret < 0:
+        pytest.skip("no namespaces here")
+    if call == "setns":
+        orders = 3 * [("setns", "/proc/%d/ns/mnt" % there.pid, NEWNS)]
+    else:
+        orders = [("unshare", NEWUSER)] + 2 * [("unshare", CLONE_THREAD)]
+    held = []
+    assert RDMA_THREADS <= set(names_of_threads(me.sh.pid))
+    # a thread of its own: refused as ever, and nothing is taken from anybody for it
+    waits = me.recv_bg(1)
+    me.sh.asleep()
+    assert me.sh(*orders[0]).err == "EINVAL"
+    assert {f["carrier"] for f in far.flows()} == {"rdma"}
+    peer.sendall(1)
+    assert waits.result().ret == 1
+    me.rx += 1
+    for order in orders:
+        sent = peer.send_bg(2 * M)
+        assert me.recv(M, shell.WAITALL).ret == M
+        me.sendall(100000)
+        me.sh.ok(*order)
+        assert len(names_of_threads(me.sh.pid)) == 1
+        assert me.recv(M, shell.WAITALL).ret == M
+        assert sent.result().ret == 2 * M
+        peer.tx += 2 * M
+        assert peer.recv(100000, shell.WAITALL).ret == 100000
+        (mine,) = far.flows(me.sh.pid)
+        assert (mine["carrier"], mine["reason"]) == ("tcp", "limit-threads"), mine
+        end = time.monotonic() + 20
+        while {f["carrier"] for f in far.flows()} != {"rdma"}:
+            assert time.monotonic() < end, far.flows()
+            live.turns(30, 2000)
+        assert RDMA_THREADS <= set(names_of_threads(me.sh.pid))
+        held.append(len(harness.fds(me.sh.pid)))
+    # a link of an earlier time is kept for a while, with three of them each
+    assert held[2] <= held[0] + 6, held
+    me.close()
+    assert peer.drain() == (0, None)
+
+
 MODULE = "libxrdma-rdma.so"
 
 

@@ -324,6 +324,19 @@ static void c_unshare(void *f)
 	for_good();
 }
 
+static void c_setns(void *f)
+{
+	FUNCTION(int, (int, int));
+
+	readable();
+	/* fails for what it is given */
+	errno = 0;
+	MUST(g(conn, CLONE_NEWNS) == -1 && errno == EINVAL);
+	errno = 0;
+	MUST(syscall(SYS_setns, -1, 0) == -1 && errno == EBADF);
+	stayed(before);
+}
+
 static void c_syscall(void *f)
 {
 	FUNCTION(long, (long, ...));
@@ -447,7 +460,8 @@ const struct hook hooks_process[] = {
 	{ "execle", child_c_execle }, { "posix_spawn", c_posix_spawn }, { "posix_spawnp", c_posix_spawn },
 	{ "posix_spawn_file_actions_adddup2", c_adddup2 }, { "system", c_system }, { "popen", c_popen },
 	{ "_IO_popen", c_popen }, { "wordexp", c_wordexp }, { "_exit", c_exit }, { "_Exit", c_exit },
-	{ "quick_exit", c_exit }, { "prctl", c_prctl }, { "unshare", c_unshare }, { "syscall", c_syscall }, {}
+	{ "quick_exit", c_exit }, { "prctl", c_prctl }, { "unshare", c_unshare }, { "setns", c_setns },
+	{ "syscall", c_syscall }, {}
 };
 
 const struct hook hooks_signal[] = {

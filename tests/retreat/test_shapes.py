@@ -219,20 +219,26 @@ def on_fabric(p):
     return sum(f["carrier"] == p.env.fabric for f in of_crowd(p))
 
 
+# What the helper may take of memory is enough for half of them.
+def a_thousand(env):
+    return 300 if env.fabric == "rdma" else 1000
+
+
 def test_children_of_a_program_with_a_thousand_connections(env):
-    p = crowd(env, 1000)
+    n = a_thousand(env)
+    p = crowd(env, n)
     if env.lifts:
-        harness.until(lambda: p.client.ok("crowd", 2, timeout=20) == 1000 and on_fabric(p) == 1000, 30)
+        harness.until(lambda: p.client.ok("crowd", 2, timeout=20) == n and on_fabric(p) == n, 30)
     held = len(harness.fds(p.client.pid))
     for _ in range(5):
         assert p.client("system", "exit 3").ret == 3 << 8
         r = p.client("popen", "echo hello")
         assert (r.ret, r.words) == (0, ["hello"])
         assert p.client.ok("forks", 2) == 2
-        assert p.client.ok("crowd", 1, timeout=20) == 1000
+        assert p.client.ok("crowd", 1, timeout=20) == n
     # a connection that one of the commands might have meant (exit 3) may be on TCP, no other
     if env.lifts:
-        assert on_fabric(p) >= 998
+        assert on_fabric(p) >= n - 2
     assert len(harness.fds(p.client.pid)) == held
 
 
@@ -241,10 +247,10 @@ def test_subprocess_of_python(env):
     p = shell.Pair(env)
     p.server.bg("answer", p.lfd)
     c = env.start("client", ["/usr/bin/python3", os.path.join(os.path.dirname(__file__), "crowd.py"),
-                             str(p.port), "1000"])
+                             str(p.port), str(a_thousand(env))])
     assert c.line(40) == "sound"
     if env.lifts:
-        assert sum(f["carrier"] == p.env.fabric for f in of_crowd(p, c.pid)) > 500
+        assert sum(f["carrier"] == p.env.fabric for f in of_crowd(p, c.pid)) > a_thousand(env) / 2
     c.say("go\n")
     assert c.line(40) == "sound"
     assert c.wait() == 0
@@ -509,7 +515,8 @@ def test_sleeper_whose_bell_was_made_after_the_fork(live, how):
     echo = echo_end(peer, start + (how == "recv"))
     left = n - (how == "recv")
     assert echo.recv(left, WAITALL).ret == left
-    if live.mode == "both":
+    # between hosts it is the frame on the socket that wakes
+    if live.env.lifts and live.env.fabric == "shm":
         assert live.env.counters(live.client.pid)[0]["late_wakes"] >= 1
     for w, s in asleep:
         assert s.send(1).ret == 1
