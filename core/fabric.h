@@ -119,6 +119,7 @@ struct xr_dev_caps {
 	uint32_t mtu;
 	char device[64];		/* "mlx5_0", ... */
 	uint8_t gid[16];		/* the address that it goes by, 0 when it has none now */
+	uint64_t foreseen;		/* connections so far whose way was known, since others had gone it */
 };
 
 /* --- memory -------------------------------------------------------------------- */
@@ -381,7 +382,7 @@ extern const struct xr_fabric_ops xr_fabric_shm __attribute__((visibility("hidde
  * What a module exports, as "xr_fabric_module": its operations, or NULL for a host that is not of the same build.
  * The module has logging of its own, set as that of the host.
  */
-#define XR_FABRIC_ABI	1u
+#define XR_FABRIC_ABI	2u
 
 struct xr_fabric_host {
 	uint32_t abi;

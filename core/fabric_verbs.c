@@ -85,6 +85,7 @@ static int verbs_close(struct xr_dev *dev)
 
 	if (d->pds || d->cqs || d->nqps || d->mrs)
 		return -EBUSY;
+	d->closing = 1;
 	while (d->ids)
 		v_cm_destroy(&d->ids->id);
 	v_late_end(d);
@@ -135,6 +136,7 @@ static void verbs_query(struct xr_dev *dev, struct xr_dev_caps *caps)
 	caps->port = d->port;
 	caps->up = d->up;
 	caps->mtu = 128u << d->mtu;
+	caps->foreseen = d->count.foreseen;
 	memcpy(caps->device, d->name, sizeof(d->name) < sizeof(caps->device) ? sizeof(d->name) :
 	       sizeof(caps->device) - 1);
 	if (d->gid_index >= 0)

@@ -13,6 +13,7 @@
  *	fabric_verbs_cm.c	connections: what the program asks for
  *	fabric_verbs_event.c	connections: what the manager reports
  *	fabric_verbs_late.c	connections: those that cannot be ended now
+ *	fabric_verbs_spare.c	connections: those that may be made soon
  *	fabric_verbs_wire.c	private data
  *
  * Every request has a shadow in here, so that what the hardware reports can be checked, and what it will never
@@ -40,6 +41,10 @@
 #define V_MAX_INLINE	256u		/* what a send queue entry is made large enough for */
 #define V_CONNECT_NS	10000000000ull	/* an answer to connect takes no longer */
 #define V_RESOLVE_MS	50		/* first wait for an address, doubled each time */
+#define V_PLACES	16u
+#define V_SPARES	1024u		/* each is an id and a port of the manager */
+#define V_SPARE_NS	5000000000ull
+#define V_SPARE_MS	1000		/* nobody waits for its address */
 #define V_RETRY		6u		/* of a request that is not acknowledged; rxe takes 7 for "for ever" */
 #define V_DETECT_MS	1000u
 #define V_MARK		16u		/* bytes */
@@ -149,7 +154,7 @@ struct v_qp {
 };
 
 enum v_id_state {
-	V_ID_LISTEN, V_ID_ADDRESS, V_ID_ROUTE, V_ID_CONNECTING, V_ID_REQUESTED, V_ID_ACCEPTED,
+	V_ID_LISTEN, V_ID_ADDRESS, V_ID_ROUTE, V_ID_SPARE, V_ID_CONNECTING, V_ID_REQUESTED, V_ID_ACCEPTED,
 	V_ID_CONNECTED, V_ID_DEAD
 };
 
@@ -168,9 +173,16 @@ struct v_id {
 	uint8_t mtu;		/* enum ibv_mtu: what both ends can */
 	uint8_t reads_in, reads_out;	/* what the other end asked for, and takes */
 	uint8_t gone;		/* REQUESTED: taken back */
+	uint8_t tos;
+	uint8_t spare;		/* nobody's yet: ADDRESS, ROUTE, SPARE */
+	uint8_t foreseen;	/* it was */
+	uint8_t again;		/* V_AGAIN_*: worth a spare one when it is over */
 	uint8_t len;
 	uint8_t data[56];
 };
+
+#define V_AGAIN_KNOWN	1u	/* there was one to the same place before */
+#define V_AGAIN_MADE	2u	/* it came to be */
 
 /* Of a connection that is over here, but for the manager. */
 struct v_late {
@@ -186,6 +198,12 @@ struct v_count {
 	uint64_t strange;	/* ... or gave for requests of queue pairs that are gone */
 	uint64_t strangers;	/* connections that were not for us */
 	uint64_t events;	/* asynchronous ones */
+	uint64_t foreseen;	/* connections whose way was known before they were asked for */
+};
+
+struct v_place {
+	struct xr_addr addr;
+	uint8_t tos;
 };
 
 struct v_dev {
@@ -215,6 +233,10 @@ struct v_dev {
 	struct v_id *ids;
 	struct v_late *late;
 	uint8_t unmute;			/* looks that found that it may speak */
+	uint8_t closing;
+	struct v_place places[V_PLACES];	/* connected to lately */
+	uint32_t nplaces;		/* ever: the last V_PLACES of them are there */
+	uint32_t spares;
 	struct xr_cm_queue events;
 	int cq_epoll, cq_event;
 	uint8_t rung;			/* cq_event was written to */
@@ -392,7 +414,10 @@ int v_cm_disconnect(struct xr_cm_id *id);
 void v_cm_destroy(struct xr_cm_id *id);
 int v_cm_get_event(struct xr_dev *dev, struct xr_cm_event *ev);
 int v_cm_fd(struct xr_dev *dev);
+/* Asks the manager for the way to its address, from the beginning. */
 int v_cm_resolve(struct v_id *id);
+/* ... which is known: asks the other end. */
+int v_cm_request(struct v_id *id);
 struct v_id *v_id_new(struct v_dev *d, enum v_id_state state);
 void v_id_free(struct v_id *id);
 /* The QP of this id went to ERR. */
@@ -412,6 +437,17 @@ void v_cm_let_go(struct v_dev *d, struct rdma_cm_id *cm, int speaks);
 uint64_t v_late_expire(struct v_dev *d, uint64_t now);
 /* All of them, whatever comes of it. */
 void v_late_end(struct v_dev *d);
+
+/* --- fabric_verbs_spare.c --- */
+
+/* An id whose way there is known, or NULL; known: there was a connection to there lately. */
+struct v_id *v_spare_take(struct v_dev *d, const struct xr_addr *addr, uint8_t tos, int *known);
+/* A connection to there is over, and may be made again. */
+void v_spare_make(struct v_dev *d, const struct xr_addr *addr, uint8_t tos);
+/* What was known may not be so any more. */
+void v_spare_drop(struct v_dev *d);
+/* ... and nothing may be freed now. */
+void v_spare_doubt(struct v_dev *d);
 
 /* --- fabric_verbs_event.c --- */
 

@@ -39,8 +39,10 @@ void v_id_free(struct v_id *id)
 
 	id_pending_done(id);
 	xr_cm_queue_drop(&v_dev(id->id.dev)->events, &id->id);
+	v_dev(id->id.dev)->spares -= id->spare;
+	/* of a listener, and of what nobody has heard of, there is nothing to say */
 	if (id->cm)
-		v_cm_let_go(v_dev(id->id.dev), id->cm, id->state != V_ID_LISTEN);
+		v_cm_let_go(v_dev(id->id.dev), id->cm, id->state != V_ID_LISTEN && !id->spare);
 	while (*pp != id)
 		pp = &(*pp)->next;
 	*pp = id->next;
@@ -103,6 +105,12 @@ void v_cm_unreachable(struct v_id *id, int error)
 
 	if (id->state == V_ID_DEAD)
 		return;
+	if (id->spare) {
+		v_id_free(id);
+		return;
+	}
+	if (id->foreseen)
+		v_spare_doubt(v_dev(id->id.dev));
 	id->state = V_ID_DEAD;
 	v_event(v_dev(id->id.dev), id, XR_CM_UNREACHABLE, error, NULL, 0);
 	if (q)
@@ -113,8 +121,18 @@ int v_cm_resolve(struct v_id *id)
 {
 	static const uint8_t none[16];
 	struct sockaddr_storage dst, src;
-	int bound = memcmp(id->addr.source, none, 16) != 0;
+	int bound = memcmp(id->addr.source, none, 16) != 0, r;
 
+	/* an id that has failed is good for nothing any more */
+	if (id->cm)
+		rdma_destroy_id(id->cm);
+	id->cm = NULL;
+	id->state = V_ID_ADDRESS;
+	r = id_manager(v_dev(id->id.dev), id);
+	if (!r)
+		r = v_errno(rdma_set_option(id->cm, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &id->tos, sizeof(id->tos)));
+	if (r)
+		return r;
 	v_sockaddr(&id->addr, id->addr.ip, id->addr.port, &dst);
 	v_sockaddr(&id->addr, id->addr.source, 0, &src);
 	return v_errno(rdma_resolve_addr(id->cm, bound ? (struct sockaddr *)&src : NULL, (struct sockaddr *)&dst,
@@ -126,7 +144,7 @@ int v_cm_connect(struct xr_dev *dev, const struct xr_addr *addr, struct xr_qp *q
 {
 	struct v_dev *d = v_dev(dev);
 	struct v_qp *q = v_qp(qp);
-	int r = cm_family(addr);
+	int r = cm_family(addr), known;
 	struct v_id *id;
 
 	if (r)
@@ -142,18 +160,14 @@ int v_cm_connect(struct xr_dev *dev, const struct xr_addr *addr, struct xr_qp *q
 		return -ENODEV;
 	if (v_cm_mute(d))
 		return -ENETDOWN;
-	id = v_id_new(d, V_ID_ADDRESS);
+	id = v_spare_take(d, addr, q->attr.tos, &known);
+	if (!id)
+		id = v_id_new(d, V_ID_ADDRESS);
 	if (!id)
 		return -ENOMEM;
-	r = id_manager(d, id);
-	if (!r)
-		r = v_errno(rdma_set_option(id->cm, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &q->attr.tos,
-					    sizeof(q->attr.tos)));
-	if (r) {
-		v_id_free(id);
-		return r;
-	}
 	id->addr = *addr;
+	id->tos = q->attr.tos;
+	id->again = known ? V_AGAIN_KNOWN : 0;
 	id->resolve_ms = V_RESOLVE_MS;
 	id->len = v_wire_put(id->data, &(struct v_wire){ V_WIRE_DATA, (uint8_t)len, d->mtu, data });
 	id->id.qp = qp;
@@ -161,7 +175,14 @@ int v_cm_connect(struct xr_dev *dev, const struct xr_addr *addr, struct xr_qp *q
 	id->deadline = xr_now_ns() + V_CONNECT_NS;
 	v_cm_timer(d, id->deadline);
 	*out = &id->id;
-	r = v_cm_resolve(id);
+	/* what was foreseen, and turns out otherwise, is asked for again */
+	if (!id->foreseen || v_cm_request(id))
+		r = v_cm_resolve(id);
+	if (r && !id->cm) {
+		q->id = NULL;
+		v_id_free(id);
+		return r;
+	}
 	if (r)
 		v_cm_unreachable(id, r);
 	return 0;
@@ -295,6 +316,9 @@ static void cm_listener_close(struct v_id *l)
 void v_cm_destroy(struct xr_cm_id *cid)
 {
 	struct v_id *id = v_id(cid);
+	struct v_dev *d = v_dev(cid->dev);
+	struct xr_addr addr = id->addr;
+	uint8_t tos = id->tos, again = id->again == (V_AGAIN_KNOWN | V_AGAIN_MADE);
 
 	if (id->state == V_ID_LISTEN)
 		cm_listener_close(id);
@@ -307,12 +331,15 @@ void v_cm_destroy(struct xr_cm_id *cid)
 		v_qp(cid->qp)->id = NULL;
 	}
 	v_id_free(id);
+	if (again)
+		v_spare_make(d, &addr, tos);
 }
 
 void v_cm_die(struct v_dev *d)
 {
 	struct v_id *id;
 
+	v_spare_drop(d);
 	for (id = d->ids; id; id = id->next) {
 		if (id->cm)
 			rdma_destroy_id(id->cm);

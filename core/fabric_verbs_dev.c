@@ -318,13 +318,19 @@ static void dev_event(struct v_dev *d, const struct ibv_async_event *e)
 		break;
 	case IBV_EVENT_PORT_ERR:
 	case IBV_EVENT_PORT_ACTIVE:
-		if (e->element.port_num != d->port || v_dev_port(d))
+		if (e->element.port_num != d->port)
+			break;
+		v_spare_drop(d);
+		if (v_dev_port(d))
 			break;
 		if (d->up != was)
 			v_event(d, NULL, XR_CM_DEVICE, d->up ? 0 : -ENETDOWN, NULL, 0);
 		break;
 	case IBV_EVENT_GID_CHANGE:
-		if (e->element.port_num == d->port && v_gid_refresh(d))
+		if (e->element.port_num != d->port)
+			break;
+		v_spare_drop(d);
+		if (v_gid_refresh(d))
 			v_event(d, NULL, XR_CM_DEVICE, d->gid_index < 0 ? -EADDRNOTAVAIL : 0, NULL, 0);
 		break;
 	case IBV_EVENT_DEVICE_FATAL:

@@ -5,6 +5,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 #include "fabric_verbs.h"
@@ -68,21 +69,13 @@ static void ev_address(struct v_dev *d, struct v_id *id)
  * An answer to ARP that comes before the question was noted is lost, and only the end of the wait shows that it
  * had come: so the waits begin short.
  */
-static void ev_no_address(struct v_dev *d, struct v_id *id, int error)
+static void ev_no_address(struct v_id *id, int error)
 {
 	int r = error;
 
-	if (error == -ETIMEDOUT && id->resolve_ms < 3200) {
+	if (error == -ETIMEDOUT && !id->spare && id->resolve_ms < 3200) {
 		id->resolve_ms *= 2;
-		/* an id that has failed is good for nothing any more */
-		rdma_destroy_id(id->cm);
-		id->cm = NULL;
-		r = v_errno(rdma_create_id(d->cm, &id->cm, id, RDMA_PS_TCP));
-		if (!r)
-			r = v_errno(rdma_set_option(id->cm, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS,
-						    &v_qp(id->id.qp)->attr.tos, 1));
-		if (!r)
-			r = v_cm_resolve(id);
+		r = v_cm_resolve(id);
 	}
 	if (r)
 		v_cm_unreachable(id, r);
@@ -97,8 +90,9 @@ static uint8_t reads(uint32_t want, int device)
 	return (uint8_t)(want && want < most ? want : most);
 }
 
-static void ev_route(struct v_dev *d, struct v_id *id)
+int v_cm_request(struct v_id *id)
 {
+	struct v_dev *d = v_dev(id->id.dev);
 	struct v_qp *q = v_qp(id->id.qp);
 	struct rdma_conn_param p = { .private_data = id->data, .private_data_len = id->len };
 	int r;
@@ -109,10 +103,22 @@ static void ev_route(struct v_dev *d, struct v_id *id)
 	p.rnr_retry_count = q->attr.rnr_retry;
 	p.qp_num = q->ib ? q->ib->qp_num : 0;
 	r = q->ib ? v_errno(rdma_connect(id->cm, &p)) : -ENODEV;
+	if (!r)
+		id->state = V_ID_CONNECTING;
+	return r;
+}
+
+static void ev_route(struct v_id *id)
+{
+	int r;
+
+	if (id->spare) {
+		id->state = V_ID_SPARE;
+		return;
+	}
+	r = v_cm_request(id);
 	if (r)
 		v_cm_unreachable(id, r);
-	else
-		id->state = V_ID_CONNECTING;
 }
 
 static void ev_response(struct v_id *id, const void *data, size_t len)
@@ -138,6 +144,7 @@ static void ev_response(struct v_id *id, const void *data, size_t len)
 	}
 	q->qp.state = XR_QPS_RTS;
 	id->state = V_ID_CONNECTED;
+	id->again |= V_AGAIN_MADE;
 	v_event(d, id, XR_CM_ESTABLISHED, 0, w.data, w.len);
 }
 
@@ -250,11 +257,11 @@ static void cm_event(struct v_dev *d, struct v_id *id, enum rdma_cm_event_type t
 		break;
 	case RDMA_CM_EVENT_ADDR_ERROR:
 		if (id->state == V_ID_ADDRESS)
-			ev_no_address(d, id, error);
+			ev_no_address(id, error);
 		break;
 	case RDMA_CM_EVENT_ROUTE_RESOLVED:
 		if (id->state == V_ID_ROUTE)
-			ev_route(d, id);
+			ev_route(id);
 		break;
 	case RDMA_CM_EVENT_CONNECT_REQUEST:
 		ev_request(d, id, cm, p);
@@ -281,6 +288,10 @@ static void cm_event(struct v_dev *d, struct v_id *id, enum rdma_cm_event_type t
 	case RDMA_CM_EVENT_DISCONNECTED:
 		ev_gone(id, -ECONNRESET);
 		break;
+	case RDMA_CM_EVENT_ADDR_CHANGE:
+		if (id->spare)
+			v_id_free(id);
+		break;
 	default:
 		break;
 	}
@@ -289,12 +300,15 @@ static void cm_event(struct v_dev *d, struct v_id *id, enum rdma_cm_event_type t
 static void cm_expire(struct v_dev *d, uint64_t now)
 {
 	uint64_t next = v_late_expire(d, now);
-	struct v_id *id;
+	struct v_id *id, *after;
 
-	for (id = d->ids; id; id = id->next) {
+	for (id = d->ids; id; id = after) {
+		after = id->next;
 		if (!id->deadline)
 			continue;
-		if (id->state == V_ID_CONNECTED || id->state == V_ID_DEAD)
+		if (id->spare && now >= id->deadline)
+			v_id_free(id);
+		else if (id->state == V_ID_CONNECTED || id->state == V_ID_DEAD)
 			id->deadline = 0;
 		else if (now >= id->deadline)
 			v_cm_unreachable(id, -ETIMEDOUT);
@@ -318,9 +332,13 @@ void v_cm_timer(struct v_dev *d, uint64_t deadline)
 
 void v_cm_progress(struct v_dev *d)
 {
+	struct epoll_event rung;
 	struct rdma_cm_event *ev;
 	uint64_t count;
 
+	/* who spins asks often, mostly for nothing: one system call, not one for each that may ring */
+	if (!epoll_wait(d->cm_epoll, &rung, 1, 0) && !d->dying)
+		return;
 	if (read(d->cm_event, &count, sizeof(count)) < 0 && errno != EAGAIN)
 		return;
 	if (read(d->cm_timer, &count, sizeof(count)) > 0)

@@ -139,7 +139,7 @@ int v_gid_fix(struct v_dev *d, struct ibv_ah_attr *ah)
 		return 0;	/* InfiniBand within a subnet */
 	if (ibv_query_gid_ex(d->ctx, d->port, ah->grh.sgid_index, &e, 0))
 		return -EADDRNOTAVAIL;
-	if (e.gid_type == IBV_GID_TYPE_IB)
+	if (e.gid_type == IBV_GID_TYPE_IB || e.gid_type == IBV_GID_TYPE_ROCE_V2)
 		return 0;
 	i = v_gid_index(d->ctx, d->port, &e.gid);
 	if (i < 0)
