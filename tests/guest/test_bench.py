@@ -52,3 +52,22 @@ def test_what_stays_on_tcp_does_not_count(monkeypatch):
     got, said = measure(monkeypatch, ("rtt",))
     assert far.median(got["rows"][0], "rsockets") is None, said
     assert "on TCP" in got["rows"][0]["why"]["rsockets"]
+
+
+def test_what_is_kept_is_had_at_a_quarter():
+    """Queue pairs of the cache, and memory that is registered, cost no more than a quarter of new ones; all ways that
+    should be known to connections are."""
+    build = harness.build_dir()
+    subprocess.run(["make", "-s", "-C", build, "bench/xr-setup"], check=True, capture_output=True, timeout=60)
+    with hosts.Hosts(1, "rxe") as (a,), a.inside():
+        p = subprocess.run([os.path.join(build, "bench/xr-setup"), "-d", "verbs:" + a.device, "-a", a.address + ":7777", "-p",
+                            "-m", "200", "-j"], capture_output=True, text=True, check=False, timeout=100,
+                           env=dict(os.environ, XRDMA_MODULE_DIR=os.path.join(build, ".libs")))
+    assert p.returncode == 0, p.stdout + p.stderr
+    got = {(r["part"], r["at_once"]): r for r in map(json.loads, p.stdout.splitlines())}
+    print(p.stdout)
+    assert sorted(got) == [("connection", 1), ("connection", 200), ("memory", 1), ("queue pair", 1), ("queue pair", 200)]
+    assert all(r["kept"] == r["samples"][1] for r in got.values()), got
+    # of one alone, a median of twenty, a wake-up is as long as the work
+    for what in ("memory", 1), ("queue pair", 200):
+        assert 0 < got[what]["kept_p50_us"] <= got[what]["new_p50_us"] / 4, got[what]
