@@ -74,6 +74,7 @@ struct xr_upgrade {
 	uint32_t turns;			/* the flow's when it began */
 	uint64_t bytes;			/* that the socket had carried by then, both ways */
 	uint64_t begun;			/* ns */
+	uint64_t looked, lived;		/* ns: up_lived */
 	uint64_t nonce, peer_nonce;
 	struct xr_tuple tuple;		/* what both ends know */
 	struct xr_tuple real;		/* the addresses as they are; the same, but for dir */
@@ -131,8 +132,8 @@ void xr_up_give_up(struct xr_flow *f, enum xr_reason why);
 /* For want of descriptors: another one.  0: waited long enough. */
 int xr_up_scarce_later(struct xr_flow *f);
 /* Shows that nobody has called yet, where somebody would have. */
-void xr_up_unheard(const struct xr_upgrade *u);
-int xr_up_is_expired(const struct xr_upgrade *u);
+void xr_up_unheard(struct xr_upgrade *u);
+int xr_up_is_expired(struct xr_upgrade *u);
 void xr_up_expired(struct xr_upgrade *u);
 /* It ends without result; what it named to the peer is marked gone. */
 void xr_up_drop(struct xr_upgrade *u);

@@ -256,6 +256,7 @@ void xr_up_fail(struct xr_upgrade *u, enum xr_reason why)
 #define UP_BUSY_IOS	4096u		/* a busy flow has paid enough for it by then, */
 #define UP_BUSY_NS	100000000ull	/* unless that were a few milliseconds, which a peer may sleep */
 #define UP_LISTEN_NS	50000000ull	/* an uncalled name keeps its place for so long if others want it */
+#define UP_GAP_NS	5000000ull	/* of it counts between two looks: either end may have been stopped */
 #define UP_LISTEN_TURNS	1024u		/* and a program that took so many turns would have called, ... */
 #define UP_LISTEN_ALONE	128u		/* ... where none was met that others keep from it: UP_CALLS */
 #define UP_LISTEN_BYTES	(16ull << 20)	/* likewise one that has read so much: more than sockets hold */
@@ -272,18 +273,31 @@ static int up_answered(const struct xr_upgrade *u)
 	return xr_load_relaxed(&u->f->turns) - u->turns >= (xr_links_any() ? UP_LISTEN_TURNS : UP_LISTEN_ALONE);
 }
 
+/*
+ * How long it has been listened for a caller while both programs were at it.  What lay in the sockets makes turns as
+ * well, when the peer does not run: those are over in no time, and the next one comes when it does.
+ */
+static uint64_t up_lived(struct xr_upgrade *u)
+{
+	uint64_t now = xr_now_ns(), gap = now - u->looked;
+
+	u->looked = now;
+	u->lived += gap < UP_GAP_NS ? gap : UP_GAP_NS;
+	return u->lived;
+}
+
 /* A peer under xrdma would have called by now.  Time alone tells nothing: it may not have read yet what was sent. */
-static int up_listened(const struct xr_upgrade *u)
+static int up_listened(struct xr_upgrade *u)
 {
 	const struct xr_flow *f = u->f;
 
-	return (up_answered(u) ||
-		xr_load_relaxed(&f->tcp_tx) + xr_load_relaxed(&f->tcp_rx) - u->bytes >= UP_LISTEN_BYTES) &&
-	       xr_now_ns() - u->begun > UP_LISTEN_NS;
+	return up_lived(u) > UP_LISTEN_NS &&
+	       (up_answered(u) ||
+		xr_load_relaxed(&f->tcp_tx) + xr_load_relaxed(&f->tcp_rx) - u->bytes >= UP_LISTEN_BYTES);
 }
 
 /* Nor by now, where it has the settings of this end; it is still listened for. */
-void xr_up_unheard(const struct xr_upgrade *u)
+void xr_up_unheard(struct xr_upgrade *u)
 {
 	const struct xr_flow *f = u->f;
 
@@ -292,11 +306,11 @@ void xr_up_unheard(const struct xr_upgrade *u)
 		return;
 	if ((xr_load_relaxed(&f->turns) - u->turns >= UP_UNHEARD_TURNS ||
 	     xr_load_relaxed(&f->tcp_tx) + xr_load_relaxed(&f->tcp_rx) - u->bytes >= UP_UNHEARD_BYTES) &&
-	    xr_now_ns() - u->begun > UP_LISTEN_NS)
+	    up_lived(u) > UP_LISTEN_NS)
 		xr_up_show(u->f, XR_REASON_PEER_NOT_XRDMA);
 }
 
-int xr_up_is_expired(const struct xr_upgrade *u)
+int xr_up_is_expired(struct xr_upgrade *u)
 {
 	/*
 	 * A peer under xrdma calls within a turn or two.  To wait longer costs an accept(2)

@@ -51,7 +51,7 @@ static int up_enter(struct xr_upgrade *u, const struct up_target *to)
 	u->real = to->real;
 	u->far = to->way == XR_WAY_FAR;
 	u->dir = to->way == XR_WAY_DIR;
-	u->begun = xr_now_ns();
+	u->begun = u->looked = xr_now_ns();
 	u->turns = xr_load_relaxed(&f->turns);
 	u->bytes = xr_load_relaxed(&f->tcp_tx) + xr_load_relaxed(&f->tcp_rx);
 	do {

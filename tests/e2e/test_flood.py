@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """How the ends of a connection find each other where calls are many: small sends without a pause are over before the peer
 has read the first of them, and those who will never be found are not to be looked for all the time."""
+import os
+import signal
+import time
+
 import pytest
 
 import harness
@@ -106,3 +110,54 @@ def test_a_host_that_listens_late(env, late):
                        env={"XRDMA_UPGRADE_TURNS": str(late), "XRDMA_UPGRADE_BYTES": "1G"})
     client.line(50)
     assert {f["carrier"] for f in env.flows()} == {env.fabric}, env.flows()
+
+
+# It calls late, at half a MiB; before that it sends more turns than the other end listens for, and stands still.
+STOPS = """
+import os, signal, socket, sys
+l = socket.create_server((sys.argv[1], 0))
+print(l.getsockname()[1], flush=True)
+c = l.accept()[0]
+c.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+c.recv(1)
+c.sendall(bytes(80 * 4096))
+print("stops", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+while data := c.recv(4096):
+    c.sendall(data)
+"""
+GOES_ON = """
+import select, socket, sys
+c = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+c.sendall(b"!")
+sys.stdin.readline()
+def turn(n):
+    c.sendall(bytes(n))
+    assert len(c.recv(4096, socket.MSG_WAITALL)) == 4096
+for _ in range(80):
+    turn(64)
+print("read", flush=True)
+c.sendall(bytes(4096 - 80 * 64 % 4096))
+c.recv(80 * 64 + 4096 - 80 * 64 % 4096, socket.MSG_WAITALL)
+while not select.select([0], [], [], 0)[0]:
+    turn(4096)
+c.close()
+"""
+
+
+@pytest.mark.modes("both")
+def test_a_peer_that_was_stopped_calls_yet(env):
+    """What lay in the socket makes turns without it: it is not given up for those, however long they took."""
+    server = env.start("server", ["/usr/bin/python3", "-c", STOPS, env.address],
+                       env={"XRDMA_UPGRADE_TURNS": "1000000", "XRDMA_UPGRADE_BYTES": "512K"})
+    client = env.start("client", ["/usr/bin/python3", "-c", GOES_ON, env.address, server.line()])
+    assert server.line() == "stops"
+    harness.until(lambda: harness.state(server.pid) == "T", 5, "the server stopped")
+    client.say("go\n")
+    assert client.line() == "read"
+    time.sleep(0.3)
+    os.kill(server.pid, signal.SIGCONT)
+    harness.until(lambda: {f["carrier"] for f in env.flows()} == {env.fabric}, 10,
+                  lambda: "a connection that has moved: %r" % env.flows())
+    client.say("enough\n")
+    assert client.wait() == 0
