@@ -253,7 +253,7 @@ static int loop(struct carry_all *a, int epoll, uint64_t spin_ns)
 {
 	struct spin s = { .max = XR_BRIDGE_SPIN * spin_ns * SPIN_GHZ, .crowded = SPIN_QUIET };
 	uint32_t rang = RANG_ALL;
-	uint64_t now, due;
+	uint64_t now, due, all = 0;
 	int wait, more, said;
 
 	s.budget = s.max;
@@ -262,7 +262,12 @@ static int loop(struct carry_all *a, int epoll, uint64_t spin_ns)
 			return 0;
 		if (rang & RANG_LINK)
 			links_reap(a, epoll);
-		rang = RANG_ALL;
+		/* what takes system calls, and has not rung, while there is no sleep that would tell */
+		rang = 0;
+		if (xr_cycles() - all > SPIN_LONG) {
+			all = xr_cycles();
+			rang = RANG_ALL;
+		}
 		more = a->flows && s.max && spin(&s, a);
 		now = xr_now_ns();
 		wait = meet_step(a->meet, now);

@@ -78,28 +78,35 @@ static int fetch_may(struct xrdma_channel *ch, uint64_t len, uint32_t n)
 	return 0;
 }
 
+/* READs that go out together have one doorbell. */
 int xr_channel_fetch(struct xrdma_channel *ch, const struct xr_msg_hdr *h, const struct xr_msg_where *w)
 {
+	struct xr_send_wr wr = { .op = XR_WR_READ, .nsge = 1, .rkey = w->rkey };
+	struct xr_sge sge = { .len = 0 };
+
 	while ((!ch->rd.addr || ch->rd_posted < h->len) && ch->rd_out < ch->rd_max &&
 	       (ch->state == XR_CH_OPEN || ch->state == XR_CH_CLOSING)) {
 		uint64_t now = xr_channel_now(ch);
 		uint32_t n = xr_channel_fragment(&ch->rx, ch->rd.addr ? h->len - ch->rd_posted : h->len);
-		struct xr_send_wr wr = { .wr_id = XR_WR_ID(ch, XR_WR_ID_FETCH, n), .op = XR_WR_READ, .nsge = 1,
-					 .rkey = w->rkey };
-		struct xr_sge sge = { .len = n };
 
 		if (!fetch_may(ch, h->len, n))
 			break;
-		sge.addr = ch->rd.addr + ch->rd_posted;
-		sge.lkey = ch->rd.mr->lkey;
+		if (wr.sge) {
+			wr.flags = XR_SEND_MORE;
+			xr_channel_post(ch, &wr);
+		}
+		sge = (struct xr_sge){ ch->rd.addr + ch->rd_posted, n, ch->rd.mr->lkey };
+		wr.wr_id = XR_WR_ID(ch, XR_WR_ID_FETCH, n);
 		wr.sge = &sge;
 		wr.raddr = w->addr + ch->rd_posted;
 		xr_adapt_sent(&ch->rx, now, n);
 		xr_adapt_sent(&ch->ctx->fetch, now, n);
 		ch->rd_at[(ch->rd_first + ch->rd_out++) % XR_READ_MAX] = now;
 		ch->rd_posted += n;
-		xr_channel_post(ch, &wr);
 	}
+	wr.flags = 0;
+	if (wr.sge)
+		xr_channel_post(ch, &wr);
 	return ch->rd.addr && ch->rd_got == h->len;
 }
 

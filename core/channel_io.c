@@ -181,7 +181,7 @@ static int ch_data(struct xrdma_channel *ch, struct xr_out *o)
 
 	if (large && !ch->peer_places) {
 		r = ops(ch)->mw_bind(ch->qp, o->mem ? o->mem->mr : o->buf.mr, (void *)(uintptr_t)o->data,
-				     o->len, XR_ACCESS_REMOTE_READ, &o->rkey);
+				     o->len, XR_ACCESS_REMOTE_READ | XR_ACCESS_MORE, &o->rkey);
 		if (r) {
 			/* in ERR the first completion says why */
 			if (ch->qp->state == XR_QPS_ERR)
@@ -251,7 +251,7 @@ void xr_channel_release(struct xrdma_channel *ch, struct xr_out *o)
 {
 	/* qp NULL: it is gone, and its windows with it */
 	if (o->rkey && ch->qp)
-		ops(ch)->mw_invalidate(ch->qp, o->rkey);
+		ops(ch)->mw_invalidate(ch->qp, o->rkey, XR_SEND_MORE);
 	if (o->mem)
 		o->mem->refs--;
 	if (o->buf.addr) {

@@ -65,7 +65,8 @@ int xr_write_place(struct xrdma_channel *ch, const struct xr_msg_hdr *h)
 	if (!r) {
 		ch->rd_got = 0;
 		ch->placed = h->len;
-		r = ctx->ops->mw_bind(ch->qp, ch->rd.mr, ch->rd.addr, h->len, XR_ACCESS_REMOTE_WRITE, &ch->place_rkey);
+		r = ctx->ops->mw_bind(ch->qp, ch->rd.mr, ch->rd.addr, h->len,
+				      XR_ACCESS_REMOTE_WRITE | XR_ACCESS_MORE, &ch->place_rkey);
 		if (!r)
 			xr_channel_control(ch, XR_MSG_PLACE);
 	} else {
@@ -83,7 +84,7 @@ int xr_write_there(struct xrdma_channel *ch, const struct xr_msg_hdr *h)
 {
 	if (!ch->placed || h->imm != ch->win.rcv_done)
 		return -EPROTO;
-	ch->ctx->ops->mw_invalidate(ch->qp, ch->place_rkey);
+	ch->ctx->ops->mw_invalidate(ch->qp, ch->place_rkey, XR_SEND_MORE);
 	xr_budget_give(&ch->ctx->budget, ch->placed);
 	ch->rd_got = ch->placed;
 	ch->placed = 0;
@@ -131,24 +132,34 @@ static void put_begin(struct xrdma_channel *ch)
 static void put_post(struct xrdma_channel *ch)
 {
 	const struct xr_out *o = &ch->out[ch->put_seq & ch->out_mask];
+	struct xr_send_wr wr = { .op = XR_WR_WRITE, .nsge = 1, .rkey = ch->put_rkey };
+	struct xr_sge sge;
 
 	while (xr_channel_usable(ch) && ch->put == XR_PUT_WRITES && ch->put_out < XR_READ_MAX) {
 		uint32_t n = xr_channel_fragment(&ch->tx, o->len - ch->put_posted);
-		struct xr_sge sge = { (uint8_t *)(uintptr_t)o->data + ch->put_posted, n,
-				      o->mem ? o->mem->mr->lkey : o->buf.mr->lkey };
-		struct xr_send_wr wr = { .wr_id = XR_WR_ID(ch, XR_WR_ID_PUT, n), .op = XR_WR_WRITE, .sge = &sge,
-					 .nsge = 1, .raddr = ch->put_addr + ch->put_posted, .rkey = ch->put_rkey };
 		uint64_t now = xr_channel_now(ch);
 
 		if (!xr_channel_may(ch, &ch->tx, n))
-			return;
+			break;
+		/* those that go out together have one doorbell */
+		if (wr.sge) {
+			wr.flags = XR_SEND_MORE;
+			xr_channel_post(ch, &wr);
+		}
+		sge = (struct xr_sge){ (uint8_t *)(uintptr_t)o->data + ch->put_posted, n,
+				       o->mem ? o->mem->mr->lkey : o->buf.mr->lkey };
+		wr.wr_id = XR_WR_ID(ch, XR_WR_ID_PUT, n);
+		wr.sge = &sge;
+		wr.raddr = ch->put_addr + ch->put_posted;
 		xr_adapt_sent(&ch->tx, now, n);
 		ch->put_at[(ch->put_first + ch->put_out++) % XR_READ_MAX] = now;
 		ch->put_posted += n;
 		if (ch->put_posted == o->len)
 			ch->put = XR_PUT_SAYS;
-		xr_channel_post(ch, &wr);
 	}
+	wr.flags = 0;
+	if (wr.sge)
+		xr_channel_post(ch, &wr);
 }
 
 void xr_write_progress(struct xrdma_channel *ch)

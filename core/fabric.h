@@ -127,6 +127,7 @@ struct xr_dev_caps {
 #define XR_ACCESS_LOCAL_WRITE	1u	/* receives and READs may write here */
 #define XR_ACCESS_REMOTE_WRITE	2u	/* implies XR_ACCESS_LOCAL_WRITE, as in ibv_reg_mr(3) */
 #define XR_ACCESS_REMOTE_READ	4u
+#define XR_ACCESS_MORE		8u	/* mw_bind: as XR_SEND_MORE */
 
 struct xr_sge {
 	void *addr;
@@ -149,7 +150,8 @@ enum xr_wr_op {
 #define XR_SEND_SIGNALED	1u	/* complete on success too */
 #define XR_SEND_INLINE		2u	/* copy now; the lkeys are not looked at */
 #define XR_SEND_FENCE		4u	/* not before all earlier READs are complete */
-#define XR_SEND_MORE		8u	/* another post follows: the doorbell may wait for it */
+/* another post follows: the doorbell may wait for it, or for the next look at the CQ (cq_poll, cq_arm) */
+#define XR_SEND_MORE		8u
 
 struct xr_send_wr {
 	uint64_t wr_id;
@@ -294,12 +296,14 @@ struct xr_fabric_ops {
 	/*
 	 * ibv_bind_mw(3), type 2: opens exactly [addr, addr + len) of a region to the peer
 	 * of one QP.  A region itself then needs no remote access at all, and one peer
-	 * cannot read what another was sent.  mw_invalidate() closes it; a QP in ERR has
-	 * closed all of its own.  -EINVAL, -ENOMEM; -EOPNOTSUPP where a device has none.
+	 * cannot read what another was sent.  It is open before what is posted behind it.
+	 * mw_invalidate() closes it; a QP in ERR has closed all of its own.  -EINVAL, -ENOMEM;
+	 * -EOPNOTSUPP where a device has none.
 	 */
 	int (*mw_bind)(struct xr_qp *qp, struct xr_mr *mr, void *addr, size_t len,
 		       uint32_t access, uint32_t *rkey);
-	void (*mw_invalidate)(struct xr_qp *qp, uint32_t rkey);
+	/* flags: XR_SEND_MORE or 0 */
+	void (*mw_invalidate)(struct xr_qp *qp, uint32_t rkey, uint32_t flags);
 
 	/* ibv_create_cq(3).  A full CQ holds back the device; it never overruns. */
 	int (*cq_create)(struct xr_dev *dev, uint32_t cqe, struct xr_cq **cq);

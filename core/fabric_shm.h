@@ -308,7 +308,7 @@ void *shm_key_check(struct shm_dev *d, uint32_t key, uint64_t addr, uint64_t len
 void shm_key_drop_qp(struct shm_dev *d, struct shm_qp *q);
 int shm_mw_bind(struct xr_qp *qp, struct xr_mr *mr, void *addr, size_t len, uint32_t access,
 		uint32_t *rkey);
-void shm_mw_invalidate(struct xr_qp *qp, uint32_t rkey);
+void shm_mw_invalidate(struct xr_qp *qp, uint32_t rkey, uint32_t flags);
 
 /* --- fabric_shm.c --- */
 

@@ -186,6 +186,7 @@ int shm_mw_bind(struct xr_qp *qp, struct xr_mr *mr, void *addr, size_t len, uint
 	uint32_t key;
 	int r;
 
+	access &= ~XR_ACCESS_MORE;
 	if (!len || off > mr->len || len > mr->len - off || mr->pd != qp->pd || !access ||
 	    (access & ~(XR_ACCESS_REMOTE_READ | XR_ACCESS_REMOTE_WRITE)))
 		return -EINVAL;
@@ -208,11 +209,13 @@ int shm_mw_bind(struct xr_qp *qp, struct xr_mr *mr, void *addr, size_t len, uint
 	return 0;
 }
 
-void shm_mw_invalidate(struct xr_qp *qp, uint32_t rkey)
+/* Nothing is posted for it. */
+void shm_mw_invalidate(struct xr_qp *qp, uint32_t rkey, uint32_t flags)
 {
 	struct shm_dev *d = shm_dev(qp->dev);
 	struct shm_key *k = key_find(d, rkey);
 
+	(void)flags;
 	if (!k || k->qp != shm_qp(qp))
 		return;
 	k->mr->windows--;

@@ -35,6 +35,7 @@
 #include "mem.h"
 
 #define V_MAX_SGE	4u
+#define V_BATCH		16u
 #define V_MAX_WR	8192u		/* per queue, of the user; three times as many are in hardware */
 #define V_MAX_RD	16u
 #define V_MAX_QP	65536u
@@ -74,7 +75,9 @@ struct v_window {
 	struct v_qp *qp;
 	struct v_mr *mr;
 	struct ibv_mw *mw;
-	struct ibv_mr *region;	/* instead of mw, or for it alone */
+	/* instead of mw, or for it alone; then it is kept when the window is closed, see V_REGIONS */
+	struct ibv_mr *region;
+	unsigned int flags;	/* IBV_ACCESS_* of that */
 	uint32_t rkey;
 	uint8_t closing;	/* its invalidation is posted */
 	uint8_t due;		/* ... or could not be, yet */
@@ -96,7 +99,8 @@ struct v_pd {
 	struct v_pd *next;
 	struct ibv_pd *ib;
 	uint32_t refs;
-	struct v_window *spare;	/* type 2 windows that are closed */
+	struct v_window *spare;	/* type 2 windows that are closed, the last first */
+	uint32_t regions;	/* of them with a region */
 };
 
 struct v_cq {
@@ -109,7 +113,20 @@ struct v_cq {
 	struct xr_wc *ring;	/* what was taken off the hardware, or made up, before it was asked for */
 	uint32_t mask, head, tail;
 	uint8_t armed;
+	/* Sends of one of its queue pairs that wait to be posted together, with one doorbell. */
+	struct v_qp *batch_qp;	/* NULL: none */
+	uint32_t batched;
+	struct ibv_send_wr batch[V_BATCH];
+	struct ibv_sge batch_sge[V_BATCH][V_MAX_SGE];
 };
+
+/*
+ * Closed windows of a protection domain that keep their region, "loose_window" only: the memory of messages comes from
+ * few places again and again, and to register it costs more than to move it. Nobody can read it by these: a region that
+ * a window is bound to has no access of its own.
+ */
+#define V_REGIONS	32u
+#define V_REGION_MAX	(256u << 10)	/* bytes of one that is kept: all together hold 8 MiB at most */
 
 enum { V_OP_BIND = 64, V_OP_CLOSE, V_OP_LAST };	/* beside XR_WR_*: requests of our own */
 
@@ -333,7 +350,7 @@ int v_mr_reg(struct xr_pd *pd, void *addr, size_t len, uint32_t access, struct x
 int v_mr_alloc(struct xr_pd *pd, size_t len, uint32_t access, struct xr_mr **mr);
 int v_mr_dereg(struct xr_mr *mr);
 int v_mw_bind(struct xr_qp *qp, struct xr_mr *mr, void *addr, size_t len, uint32_t access, uint32_t *rkey);
-void v_mw_invalidate(struct xr_qp *qp, uint32_t rkey);
+void v_mw_invalidate(struct xr_qp *qp, uint32_t rkey, uint32_t flags);
 /* Its invalidation has completed. */
 void v_window_closed(struct v_qp *q, struct v_window *w);
 /* The queue pair is in ERR. */
@@ -400,7 +417,9 @@ void v_marks_forget(struct v_qp *q);
 /* Shows the hardware receive `pos`. */
 int v_post_recv_hw(struct v_qp *q, uint32_t pos);
 /* A request of our own, V_OP_*. */
-int v_post_window(struct v_qp *q, struct v_window *w, struct ibv_send_wr *wr, uint8_t op);
+int v_post_window(struct v_qp *q, struct v_window *w, struct ibv_send_wr *wr, uint8_t op, int more);
+/* Rings for what waits in the batch of the CQ. */
+void v_ring(struct v_cq *c);
 
 /* --- fabric_verbs_cm.c --- */
 

@@ -362,6 +362,12 @@ void v_flush_rest(struct v_qp *q)
 
 void v_flush(struct v_qp *q)
 {
+	struct v_cq *c = v_cq(q->qp.send_cq);
+
+	if (c->batch_qp == q) {
+		c->batched = 0;
+		c->batch_qp = NULL;
+	}
 	q->sq_hw = q->sq_done;
 	q->rq_hw = q->rq_done;
 	v_flush_rest(q);
@@ -386,6 +392,7 @@ int v_cq_poll(struct xr_cq *cq, struct xr_wc *wc, int n)
 	struct xr_wc one;
 	int i = 0, j, k;
 
+	v_ring(c);
 	for (;;) {
 		while (i < n && c->head != c->tail)
 			wc[i++] = c->ring[c->head++ & c->mask];
@@ -411,6 +418,7 @@ int v_cq_arm(struct xr_cq *cq)
 	struct v_cq *c = v_cq(cq);
 	int r = 0;
 
+	v_ring(c);
 	if (c->head != c->tail || !c->ib)
 		v_wake(v_dev(cq->dev));
 	/* armed, and its event was not taken: then it has rung, or will */

@@ -38,8 +38,26 @@ int v_pd_alloc(struct xr_dev *dev, struct xr_pd **pd)
 	return 0;
 }
 
+static void region_drop(struct v_pd *p, struct v_window *w)
+{
+	ibv_dereg_mr(w->region);
+	w->region = NULL;
+	p->regions--;
+}
+
+/* What closed windows keep: of m, of all with NULL. */
+static void regions_drop(struct v_pd *p, const struct v_mr *m)
+{
+	struct v_window *w;
+
+	for (w = p->spare; w && p->regions; w = w->next)
+		if (w->region && (!m || w->mr == m))
+			region_drop(p, w);
+}
+
 static void pd_spare_free(struct v_pd *p)
 {
+	regions_drop(p, NULL);
 	while (p->spare) {
 		struct v_window *w = p->spare;
 
@@ -95,6 +113,17 @@ static void mr_memlock(size_t len)
 			(unsigned long long)l.rlim_cur);
 }
 
+/* What is kept for its speed alone does not stand in the way of what is needed. */
+static struct ibv_mr *region_new(struct v_pd *p, void *addr, size_t len, unsigned int flags)
+{
+	struct ibv_mr *ib = ibv_reg_mr(p->ib, addr, len, (int)flags);
+
+	if (ib || !p->regions)
+		return ib;
+	regions_drop(p, NULL);
+	return ibv_reg_mr(p->ib, addr, len, (int)flags);
+}
+
 static int mr_new(struct xr_pd *pd, void *addr, size_t len, uint32_t access, int owned, struct xr_mr **mr)
 {
 	struct v_dev *d = v_dev(pd->dev);
@@ -106,7 +135,7 @@ static int mr_new(struct xr_pd *pd, void *addr, size_t len, uint32_t access, int
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return -ENOMEM;
-	m->ib = ibv_reg_mr(v_pd(pd)->ib, addr, len, (int)(mr_flags(access) | (d->windows ? IBV_ACCESS_MW_BIND : 0)));
+	m->ib = region_new(v_pd(pd), addr, len, mr_flags(access) | (d->windows ? IBV_ACCESS_MW_BIND : 0));
 	if (!m->ib) {
 		r = v_null();
 		if (r == -ENOMEM)
@@ -169,8 +198,10 @@ static void mr_end(struct v_mr *m)
 {
 	struct v_dev *d = v_dev(m->mr.pd->dev);
 	struct v_mr **pp = &d->mrs;
-	int r = m->ib ? v_errno(ibv_dereg_mr(m->ib)) : 0;
+	int r;
 
+	regions_drop(v_pd(m->mr.pd), m);
+	r = m->ib ? v_errno(ibv_dereg_mr(m->ib)) : 0;
 	if (r)
 		xr_error("memory cannot be given back: error %d", -r);
 	while (*pp != m)
@@ -230,14 +261,38 @@ void v_mr_die(struct v_dev *d)
 
 /* --- windows ------------------------------------------------------------------------------ */
 
-static struct v_window *window_get(struct v_qp *q)
+/* With the region that it needs, if there is such a one. */
+static struct v_window *window_spare(struct v_pd *p, const struct v_mr *m, const void *addr, size_t len,
+				     unsigned int flags)
+{
+	struct v_window **pp, *w;
+
+	for (pp = &p->spare; (w = *pp) != NULL; pp = &w->next)
+		if (w->region && w->mr == m && w->region->addr == addr && w->region->length == len &&
+		    w->flags == flags)
+			break;
+	if (!w) {
+		/* rather one without, and else the one that was closed first */
+		for (pp = &p->spare; (w = *pp) != NULL; pp = &w->next)
+			if (!w->next || !w->region)
+				break;
+		if (w && w->region)
+			region_drop(p, w);
+	} else {
+		p->regions--;
+	}
+	if (w)
+		*pp = w->next;
+	return w;
+}
+
+static struct v_window *window_get(struct v_qp *q, const struct v_mr *m, const void *addr, size_t len,
+				   unsigned int flags)
 {
 	struct v_pd *p = v_pd(q->qp.pd);
-	struct v_window *w = p->spare;
+	struct v_window *w = window_spare(p, m, addr, len, flags);
 
-	if (w) {
-		p->spare = w->next;
-	} else {
+	if (!w) {
 		w = calloc(1, sizeof(*w));
 		if (!w)
 			return NULL;
@@ -254,6 +309,18 @@ static struct v_window *window_get(struct v_qp *q)
 	return w;
 }
 
+/* The region that was not used for longest. */
+static void region_oldest_drop(struct v_pd *p)
+{
+	struct v_window *w, *oldest = NULL;
+
+	for (w = p->spare; w; w = w->next)
+		if (w->region)
+			oldest = w;
+	if (oldest)
+		region_drop(p, oldest);
+}
+
 /* It is in no list. */
 static void window_put(struct v_pd *p, struct v_window *w, int usable)
 {
@@ -262,15 +329,19 @@ static void window_put(struct v_pd *p, struct v_window *w, int usable)
 		ibv_dealloc_mw(w->mw);
 		w->mw = NULL;
 	}
-	if (w->region)
-		ibv_dereg_mr(w->region);
-	w->region = NULL;
-	if (w->mw) {
-		w->next = p->spare;
-		p->spare = w;
+	if (w->region) {
+		p->regions++;
+		if (!w->mw || !w->mr || w->mr->over || w->region->length > V_REGION_MAX)
+			region_drop(p, w);
+	}
+	if (!w->mw) {
+		free(w);
 		return;
 	}
-	free(w);
+	w->next = p->spare;
+	p->spare = w;
+	if (p->regions > V_REGIONS)
+		region_oldest_drop(p);
 }
 
 static void window_unlink(struct v_qp *q, struct v_window *w)
@@ -282,16 +353,13 @@ static void window_unlink(struct v_qp *q, struct v_window *w)
 	*pp = w->next;
 }
 
-static int window_bind(struct v_qp *q, struct v_window *w, struct v_mr *m, void *addr, size_t len, uint32_t access)
+static int window_bind(struct v_qp *q, struct v_window *w, struct v_mr *m, void *addr, size_t len, uint32_t access,
+		       int more)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_BIND_MW };
-	unsigned int flags = mr_flags(access);
-	int r;
 
-	if (w->mw)
-		flags = (flags & IBV_ACCESS_LOCAL_WRITE) | IBV_ACCESS_MW_BIND;
-	if (!w->mw || v_dev(q->qp.dev)->quirk->loose_window) {
-		w->region = ibv_reg_mr(v_pd(q->qp.pd)->ib, addr, len, (int)flags);
+	if (!w->region && (!w->mw || v_dev(q->qp.dev)->quirk->loose_window)) {
+		w->region = region_new(v_pd(q->qp.pd), addr, len, w->flags);
 		if (!w->region)
 			return v_null();
 	}
@@ -307,10 +375,7 @@ static int window_bind(struct v_qp *q, struct v_window *w, struct v_mr *m, void 
 	wr.bind_mw.bind_info.addr = (uintptr_t)addr;
 	wr.bind_mw.bind_info.length = len;
 	wr.bind_mw.bind_info.mw_access_flags = mr_flags(access) & ~(unsigned int)IBV_ACCESS_LOCAL_WRITE;
-	r = v_post_window(q, w, &wr, V_OP_BIND);
-	if (!r)
-		w->mw->rkey = w->rkey;
-	return r;
+	return v_post_window(q, w, &wr, V_OP_BIND, more);
 }
 
 int v_mw_bind(struct xr_qp *qp, struct xr_mr *mr, void *addr, size_t len, uint32_t access, uint32_t *rkey)
@@ -318,9 +383,11 @@ int v_mw_bind(struct xr_qp *qp, struct xr_mr *mr, void *addr, size_t len, uint32
 	struct v_mr *m = container_of(mr, struct v_mr, mr);
 	size_t off = (size_t)((uint8_t *)addr - (uint8_t *)mr->addr);
 	struct v_qp *q = v_qp(qp);
+	int r, more = (access & XR_ACCESS_MORE) != 0;
+	unsigned int flags;
 	struct v_window *w;
-	int r;
 
+	access &= ~XR_ACCESS_MORE;
 	if (!len || off > mr->len || len > mr->len - off || mr->pd != qp->pd || !access ||
 	    (access & ~(XR_ACCESS_REMOTE_READ | XR_ACCESS_REMOTE_WRITE)))
 		return -EINVAL;
@@ -328,15 +395,19 @@ int v_mw_bind(struct xr_qp *qp, struct xr_mr *mr, void *addr, size_t len, uint32
 		return -EINVAL;
 	if (qp->state != XR_QPS_RTS)
 		return -EINVAL;
-	w = window_get(q);
+	flags = mr_flags(access);
+	if (v_dev(qp->dev)->windows)
+		flags = (flags & IBV_ACCESS_LOCAL_WRITE) | IBV_ACCESS_MW_BIND;
+	w = window_get(q, m, addr, len, flags);
 	if (!w)
 		return -ENOMEM;
-	r = window_bind(q, w, m, addr, len, access);
+	w->mr = m;
+	w->flags = flags;
+	r = window_bind(q, w, m, addr, len, access, more);
 	if (r) {
 		window_put(v_pd(qp->pd), w, 1);
 		return r;
 	}
-	w->mr = m;
 	w->next = q->windows;
 	q->windows = w;
 	m->windows++;
@@ -354,7 +425,7 @@ void v_window_closed(struct v_qp *q, struct v_window *w)
 		mr_end(m);
 }
 
-static void window_close(struct v_qp *q, struct v_window *w)
+static void window_close(struct v_qp *q, struct v_window *w, int more)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = w->rkey };
 
@@ -362,11 +433,11 @@ static void window_close(struct v_qp *q, struct v_window *w)
 		v_window_closed(q, w);
 		return;
 	}
-	w->due = v_post_window(q, w, &wr, V_OP_CLOSE) != 0;
+	w->due = v_post_window(q, w, &wr, V_OP_CLOSE, more) != 0;
 	q->due += w->due;
 }
 
-void v_mw_invalidate(struct xr_qp *qp, uint32_t rkey)
+void v_mw_invalidate(struct xr_qp *qp, uint32_t rkey, uint32_t flags)
 {
 	struct v_qp *q = v_qp(qp);
 	struct v_window *w;
@@ -378,7 +449,7 @@ void v_mw_invalidate(struct xr_qp *qp, uint32_t rkey)
 	w->closing = 1;
 	w->mr->windows--;
 	w->mr->closing++;
-	window_close(q, w);
+	window_close(q, w, (flags & XR_SEND_MORE) != 0);
 }
 
 void v_windows_due(struct v_qp *q)
@@ -389,7 +460,7 @@ void v_windows_due(struct v_qp *q)
 		if (!w->due)
 			continue;
 		q->due--;
-		window_close(q, w);
+		window_close(q, w, 1);
 		if (w->due)
 			return;
 	}

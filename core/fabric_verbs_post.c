@@ -4,6 +4,10 @@
  * one, so every so often it is made to.  What is posted in ERR is flushed here and never shown to the
  * hardware: not every device takes it.
  *
+ * A request that others follow (XR_SEND_MORE) waits for them in the batch of its CQ: one doorbell serves all, a
+ * write to the device, or a system call where it is emulated.  The next look at the CQ rings for what is left, so none
+ * waits longer than its thread is busy.
+ *
  * A device that is "hollow" says of a READ that has failed that it is done, although all or the end of what it was to
  * bring is missing.  A READ fills its memory from front to back, packet by packet: so what this end has written at its
  * very end before, where the last packet goes, and nobody else knows, must be gone.
@@ -96,26 +100,78 @@ static int post_error(int r)
 	return r == -ENOMEM ? -EAGAIN : r;	/* a full queue, in words of the library */
 }
 
-static int post_hw(struct v_qp *q, struct ibv_send_wr *wr, struct v_swr *s)
+/* The library looks at the key that a window has had when its next one is posted. */
+static void key_posted(struct ibv_send_wr *wr)
 {
-	struct ibv_send_wr *bad;
+	if (wr->opcode == IBV_WR_BIND_MW)
+		wr->bind_mw.mw->rkey = wr->bind_mw.rkey;
+}
+
+/* Posts the batch, and tail behind it.  -errno: tail was refused; what is in the batch has been promised. */
+static int ring(struct v_cq *c, struct v_qp *q, struct ibv_send_wr *tail)
+{
+	struct ibv_send_wr *bad = NULL;
+	uint32_t i, n = c->batched, gone;
 	int r;
+
+	for (i = 0; i < n; i++)
+		c->batch[i].next = i + 1 < n ? &c->batch[i + 1] : tail;
+	c->batched = 0;
+	c->batch_qp = NULL;
+	r = post_error(ibv_post_send(q->ib, n ? c->batch : tail, &bad));
+	gone = !r || bad == tail ? n : (uint32_t)(bad - c->batch);
+	q->sq_hw += gone + (!r && tail);
+	for (i = 0; i < gone; i++)
+		key_posted(&c->batch[i]);
+	if (!r && tail)
+		key_posted(tail);
+	if (!r || gone == n)
+		return r;
+	/* queued, and not in the hardware: it is flushed behind what is */
+	xr_error("%u posts were refused: error %d", n - gone, -r);
+	q->sq_head += tail != NULL;
+	v_qp_fail(q, XR_WC_FATAL_ERR);
+	q->sq_head -= tail != NULL;
+	return 0;
+}
+
+void v_ring(struct v_cq *c)
+{
+	if (c->batched)
+		ring(c, c->batch_qp, NULL);
+}
+
+static int post_hw(struct v_qp *q, struct ibv_send_wr *wr, struct v_swr *s, int more)
+{
+	struct v_cq *c = v_cq(q->qp.send_cq);
+	uint32_t n;
+	int r = 0;
 
 	if (!s->signaled && ++q->quiet >= (q->attr.sq_depth + 1) / 2)
 		s->signaled = 1;
 	wr->wr_id = post_id(q, q->sq_head, 0);
 	if (s->signaled)
 		wr->send_flags |= IBV_SEND_SIGNALED;
-	r = post_error(ibv_post_send(q->ib, wr, &bad));
+	if (c->batched && (c->batch_qp != q || c->batched == V_BATCH))
+		v_ring(c);
+	if (more && !(wr->send_flags & IBV_SEND_INLINE)) {
+		n = c->batched++;
+		c->batch_qp = q;
+		c->batch[n] = *wr;
+		memcpy(c->batch_sge[n], wr->sg_list, (size_t)wr->num_sge * sizeof(*wr->sg_list));
+		c->batch[n].sg_list = c->batch_sge[n];
+	} else {
+		r = ring(c, q, wr);
+	}
 	if (r)
 		return r;
 	if (s->signaled)
 		q->quiet = 0;
-	q->sq_hw = ++q->sq_head;
+	q->sq_head++;
 	return 0;
 }
 
-int v_post_window(struct v_qp *q, struct v_window *w, struct ibv_send_wr *wr, uint8_t op)
+int v_post_window(struct v_qp *q, struct v_window *w, struct ibv_send_wr *wr, uint8_t op, int more)
 {
 	struct v_swr *s = &q->sq[q->sq_head & q->sq_mask];
 
@@ -125,7 +181,7 @@ int v_post_window(struct v_qp *q, struct v_window *w, struct ibv_send_wr *wr, ui
 	if (q->qp.state != XR_QPS_RTS)
 		return -EINVAL;
 	*s = (struct v_swr){ .op = op, .window = w, .signaled = op == V_OP_CLOSE };
-	return post_hw(q, wr, s);
+	return post_hw(q, wr, s, more);
 }
 
 /* What ended well and was to be silent about it shows by what is flushed behind it. */
@@ -134,10 +190,13 @@ int v_post_last(struct v_qp *q)
 	struct v_swr *s = &q->sq[q->sq_head & q->sq_mask];
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
 
+	/* it would not be the last */
+	if (q->sq_hw != q->sq_head)
+		return -EAGAIN;
 	if (q->sq_hw == q->sq_done || q->sq[(q->sq_hw - 1) & q->sq_mask].signaled)
 		return 0;
 	*s = (struct v_swr){ .op = V_OP_LAST, .signaled = 1 };
-	return post_hw(q, &wr, s);
+	return post_hw(q, &wr, s, 0);
 }
 
 static const enum ibv_wr_opcode opcode[] = {
@@ -197,7 +256,7 @@ int v_post_send(struct xr_qp *qp, const struct xr_send_wr *x)
 	wr.imm_data = htobe32(x->imm);
 	wr.wr.rdma.remote_addr = x->raddr;
 	wr.wr.rdma.rkey = x->rkey;
-	i = (uint32_t)post_hw(q, &wr, s);
+	i = (uint32_t)post_hw(q, &wr, s, (x->flags & XR_SEND_MORE) != 0);
 	if (xr_unlikely(i)) {
 		q->out--;
 		v_mark_undo(q, q->sq_head);

@@ -171,6 +171,9 @@ void v_qp_fail(struct v_qp *q, enum xr_wc_status status)
 
 	if (was == XR_QPS_ERR)
 		return;
+	/* what was posted before is flushed, too */
+	if (q->ib && v_cq(q->qp.send_cq)->batch_qp == q)
+		v_ring(v_cq(q->qp.send_cq));
 	q->qp.state = XR_QPS_ERR;
 	/* the status belongs to a send that is outstanding now, not to one posted later */
 	q->flushing = !q->out;

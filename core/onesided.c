@@ -29,7 +29,7 @@ int xrdma_grant(struct xrdma_channel *ch, struct xrdma_mem *mem, void *addr, siz
 void xrdma_revoke(struct xrdma_channel *ch, const struct xrdma_remote *remote)
 {
 	if (ch->state != XR_CH_DEAD)
-		ch->ctx->ops->mw_invalidate(ch->qp, remote->key);
+		ch->ctx->ops->mw_invalidate(ch->qp, remote->key, 0);
 }
 
 static int one_post(struct xrdma_channel *ch, enum xr_wr_op op, struct xrdma_mem *mem, void *local,

@@ -19,7 +19,8 @@ MODULE = os.path.dirname(harness.find(".libs/libxrdma-verbs.so"))
 @pytest.mark.parametrize("name", [
     "test_shm_device", "test_shm_errors", "test_shm_cm", "test_shm_sleep", "test_traps", "test_channel",
     "test_channel_write", "test_rendezvous",
-    "test_channel_calls", "test_rest", "test_qpcache", "test_verbs", "test_verbs_way", "test_meet", "test_meet_ways"])
+    "test_channel_calls", "test_rest", "test_qpcache", "test_verbs", "test_verbs_way", "test_windows", "test_meet",
+    "test_meet_ways"])
 def test_unit(name):
     """The same programs as on the host, over a device that talks to itself."""
     with hosts.Hosts(1, "rxe") as (a,), a.inside():

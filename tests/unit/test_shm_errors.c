@@ -238,7 +238,7 @@ static void windows_open_one_range_to_one_peer(void **state)
 	until(&a, &b, a.nwc == 1);
 	check_wc(&a.wc[0], 1, XR_WR_READ, XR_WC_SUCCESS);
 	/* an entry that is used again has another key */
-	b.ops->mw_invalidate(b.qp, key);
+	b.ops->mw_invalidate(b.qp, key, 0);
 	assert_int_equal(b.ops->mw_bind(b.qp, b.mr, b.mem + 100, 50, XR_ACCESS_REMOTE_READ, &again), 0);
 	assert_int_not_equal(again, key);
 	assert_int_equal(post(&a, XR_WR_READ, 2, a.mem, 50, XR_SEND_SIGNALED,

@@ -89,53 +89,6 @@ static void names_of_devices(void **state)
 	assert_int_equal(end_close(&a), 0);
 }
 
-/* A window is for one peer, and for no byte more than it says. */
-static void windows(void **state)
-{
-	static const int64_t off[] = { 0, -1, 0, 99 };
-	static const uint32_t len[] = { 100, 2, 101, 2 };
-	struct end c;
-	uint32_t key, i;
-
-	(void)state;
-	for (i = 0; i < 5; i++) {
-		clean(NULL);
-		memset(&c, 0, sizeof(c));
-		rig_connect(&a, &b);
-		assert_int_equal(a.ops->mw_bind(a.qp, a.mr, a.mem + 5000, 100, XR_ACCESS_REMOTE_READ, &key), 0);
-		if (i < 4) {
-			assert_int_equal(post(&b, XR_WR_READ, 1, b.mem, len[i], XR_SEND_SIGNALED,
-					      (uintptr_t)a.mem + 5000 + (uint64_t)off[i], key), 0);
-			until_refused(&b, &a, b.nwc == 1);
-			assert_int_equal(b.wc[0].status, i ? XR_WC_REM_ACCESS_ERR : XR_WC_SUCCESS);
-		} else {
-			/* another connection of the same two devices */
-			struct xr_addr addr;
-			struct xr_qp *mine = a.qp, *other = b.qp;
-
-			rig_address(&addr);
-			end_qp(&a);
-			end_qp(&b);
-			a.events[XR_CM_CONNECT_REQUEST] = a.events[XR_CM_ESTABLISHED] = b.events[XR_CM_ESTABLISHED] = 0;
-			a.ops->cm_destroy(a.listener);
-			assert_int_equal(a.ops->cm_listen(a.dev, &addr, NULL, &a.listener), 0);
-			assert_int_equal(b.ops->cm_connect(b.dev, &addr, b.qp, NULL, 0, &c.id), 0);
-			until(&a, &b, a.events[XR_CM_CONNECT_REQUEST] == 1);
-			assert_int_equal(a.ops->cm_accept(a.ev.id, a.qp, NULL, 0), 0);
-			until(&a, &b, a.events[XR_CM_ESTABLISHED] && b.events[XR_CM_ESTABLISHED]);
-			assert_int_equal(post(&b, XR_WR_READ, 1, b.mem, 100, XR_SEND_SIGNALED,
-					      (uintptr_t)a.mem + 5000, key), 0);
-			until_refused(&b, &a, b.nwc == 1);
-			assert_int_equal(b.wc[0].status, XR_WC_REM_ACCESS_ERR);
-			assert_int_equal(a.ops->qp_destroy(a.qp), 0);
-			assert_int_equal(b.ops->qp_destroy(b.qp), 0);
-			a.qp = mine;
-			b.qp = other;
-		}
-		end_both();
-	}
-}
-
 /* Requests that end well in silence: ERR and RESET know that they have ended. */
 static void silence_before_the_end(void **state)
 {
@@ -555,7 +508,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(what_it_says_of_itself, clean),
 		cmocka_unit_test_setup(names_of_devices, clean),
-		cmocka_unit_test_setup(windows, clean),
 		cmocka_unit_test_setup(silence_before_the_end, clean),
 		cmocka_unit_test_setup(events_are_acknowledged, clean),
 		cmocka_unit_test_setup(packet_numbers, clean),

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include "core/fabric_verbs.h"
@@ -152,7 +153,7 @@ static void devices(void **state)
 
 /* --- a device that says of READs that failed that they are done ------------------------------------------- */
 
-#define RAW_POSTS 8u
+#define RAW_POSTS 32u
 
 static struct {
 	struct v_dev dev;
@@ -165,14 +166,30 @@ static struct {
 	struct ibv_cq ibcq;
 	struct ibv_wc wc[RAW_POSTS];
 	uint32_t posted, told, done;
+	uint32_t rang, refuse;	/* doorbells; from the how-manieth on none is taken, 0: all are */
 	uint8_t mem[4][4096];
 } raw;
 
 static int raw_post(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	(void)qp;
-	(void)bad;
-	raw.wc[raw.posted++] = (struct ibv_wc){ .wr_id = wr->wr_id, .status = IBV_WC_SUCCESS };
+	raw.rang++;
+	for (; wr; wr = wr->next) {
+		if (raw.refuse && raw.posted + 1 >= raw.refuse) {
+			*bad = wr;
+			return EINVAL;
+		}
+		raw.wc[raw.posted++] = (struct ibv_wc){ .wr_id = wr->wr_id, .status = IBV_WC_SUCCESS };
+	}
+	return 0;
+}
+
+/* The library's does not know this device. */
+int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+	(void)qp;
+	(void)attr;
+	(void)mask;
 	return 0;
 }
 
@@ -213,6 +230,15 @@ static void raw_begin(uint32_t vendor)
 	raw.qp.sq = raw.sq;
 	raw.qp.sq_mask = RAW_POSTS - 1;
 	raw.qp.sq_depth = RAW_POSTS;
+}
+
+static int raw_send(struct v_qp *q, uint32_t i, uint32_t flags)
+{
+	/* as a caller does it whose memory for the request is soon something else */
+	struct xr_sge sge = { raw.mem[i % 4], 8, 7 };
+	struct xr_send_wr wr = { .wr_id = 100 + i, .op = XR_WR_WRITE, .sge = &sge, .nsge = 1, .flags = flags };
+
+	return v_post_send(&q->qp, &wr);
 }
 
 static void raw_read(uint32_t i, uint32_t len)
@@ -311,6 +337,108 @@ static void other_devices(void **state)
 	assert_int_equal(wc[0].status, XR_WC_SUCCESS);
 }
 
+/* Posts that others follow wait for them, and have one doorbell with them. */
+static void doorbells(void **state)
+{
+	struct xr_wc wc[RAW_POSTS];
+	struct v_qp other;
+	uint32_t i;
+
+	(void)state;
+	raw_begin(0x2c9);
+	raw.qp.attr.sq_depth = RAW_POSTS;
+	other = raw.qp;
+	for (i = 0; i < 4; i++) {
+		assert_int_equal(raw_send(&raw.qp, i, i < 3 ? XR_SEND_MORE : 0), 0);
+		assert_int_equal(raw.rang, i == 3);
+	}
+	assert_int_equal(raw.posted, 4);
+	/* whoever looks for what has become of them, or is about to sleep, rings */
+	assert_int_equal(raw_send(&raw.qp, 4, XR_SEND_MORE), 0);
+	assert_int_equal(v_cq_poll(&raw.cq.cq, wc, 0), 0);
+	assert_int_equal(raw.rang, 2);
+	assert_int_equal(raw_send(&raw.qp, 5, XR_SEND_MORE), 0);
+	raw.cq.armed = 1;
+	assert_int_equal(v_cq_arm(&raw.cq.cq), 0);
+	assert_int_equal(raw.rang, 3);
+	/* what is copied during the post does not wait */
+	raw.dev.max_inline = 64;
+	assert_int_equal(raw_send(&raw.qp, 6, XR_SEND_MORE), 0);
+	assert_int_equal(raw_send(&raw.qp, 7, XR_SEND_MORE | XR_SEND_INLINE), 0);
+	assert_int_equal(raw.rang, 4);
+	/* there is room for so many, and for one queue pair */
+	for (; i < 7 + V_BATCH + 1; i++)
+		assert_int_equal(raw_send(&raw.qp, 4 + i, XR_SEND_MORE), 0);
+	assert_int_equal(raw.rang, 5);
+	raw.table[0] = &other;
+	other.sq_head = other.sq_hw = other.sq_done = 0;
+	assert_int_equal(raw_send(&other, 0, 0), 0);
+	assert_int_equal(raw.rang, 7);
+	assert_int_equal(raw.cq.batched, 0);
+	raw.table[0] = &raw.qp;
+	raw.told = raw.posted - 1;
+	assert_int_equal(raw_take(wc), raw.told);
+	for (i = 0; i < raw.told; i++) {
+		assert_int_equal(wc[i].status, XR_WC_SUCCESS);
+		assert_int_equal(raw.wc[i].wr_id & 0xffffffff, i);
+	}
+}
+
+/* One that the hardware does not take after all: the queue pair fails, and each post completes once, in order. */
+static void refused_in_the_batch(void **state)
+{
+	struct xr_wc wc[RAW_POSTS];
+	uint32_t i;
+
+	(void)state;
+	raw_begin(0x2c9);
+	raw.qp.attr.sq_depth = RAW_POSTS;
+	raw.refuse = 3;
+	for (i = 0; i < 6; i++)
+		assert_int_equal(raw_send(&raw.qp, i, i < 5 ? XR_SEND_MORE : 0), 0);
+	assert_int_equal(raw.qp.qp.state, XR_QPS_ERR);
+	assert_int_equal(raw_take(wc), 6);
+	for (i = 0; i < 6; i++) {
+		assert_int_equal(wc[i].wr_id, 100 + i);
+		assert_int_not_equal(wc[i].status, XR_WC_SUCCESS);
+	}
+	assert_int_equal(raw.qp.out, 0);
+	/* but one that waits for nobody is refused to its poster */
+	raw_begin(0x2c9);
+	raw.refuse = 2;
+	assert_int_equal(raw_send(&raw.qp, 0, XR_SEND_MORE), 0);
+	assert_int_equal(raw_send(&raw.qp, 1, 0), -EINVAL);
+	assert_int_equal(raw.qp.qp.state, XR_QPS_RTS);
+	raw.told = 1;
+	assert_int_equal(raw_take(wc), 1);
+	assert_int_equal(wc[0].wr_id, 100);
+}
+
+/* A queue pair that fails takes what waits with it: posted before it failed, it completes. */
+static void failed_with_a_batch(void **state)
+{
+	struct xr_wc wc[RAW_POSTS];
+
+	(void)state;
+	raw_begin(0x2c9);
+	assert_int_equal(raw_send(&raw.qp, 0, XR_SEND_MORE), 0);
+	v_qp_fail(&raw.qp, XR_WC_WR_FLUSH_ERR);
+	assert_int_equal(raw.cq.batched, 0);
+	assert_int_equal(raw.rang, 1);
+	raw.wc[0].status = IBV_WC_WR_FLUSH_ERR;
+	raw.told = 1;
+	assert_int_equal(raw_take(wc), 1);
+	assert_int_equal(wc[0].wr_id, 100);
+	/* and when the device is gone */
+	raw_begin(0x2c9);
+	assert_int_equal(raw_send(&raw.qp, 0, XR_SEND_MORE), 0);
+	raw.qp.ib = NULL;
+	v_qp_fail(&raw.qp, XR_WC_FATAL_ERR);
+	assert_int_equal(raw.rang, 0);
+	assert_int_equal(raw.cq.batched, 0);
+	assert_int_equal(raw_take(wc), 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -325,6 +453,9 @@ int main(void)
 		cmocka_unit_test(a_read_that_brings_all),
 		cmocka_unit_test(a_read_that_brings_less),
 		cmocka_unit_test(other_devices),
+		cmocka_unit_test(doorbells),
+		cmocka_unit_test(refused_in_the_batch),
+		cmocka_unit_test(failed_with_a_batch),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
