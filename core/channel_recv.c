@@ -8,13 +8,15 @@
 #define HDR		sizeof(struct xr_msg_hdr)
 #define WHERE		sizeof(struct xr_msg_where)
 
+#define KNOWN_FLAGS	(XR_MSG_TRACE | XR_MSG_REQUEST | XR_MSG_RESPONSE | XR_MSG_LAST)
+
 /* The layout of a data message: what follows the header is where the header says. */
 static int in_parse(struct xrdma_channel *ch, struct xr_in *in)
 {
 	const struct xr_msg_hdr *h = &in->h;
 	uint32_t at = HDR;
 
-	if ((h->flags & ~(XR_MSG_TRACE | XR_MSG_REQUEST | XR_MSG_RESPONSE | XR_MSG_LAST)) ||
+	if ((h->flags & ~KNOWN_FLAGS) ||
 	    (h->flags & (XR_MSG_REQUEST | XR_MSG_RESPONSE)) == (XR_MSG_REQUEST | XR_MSG_RESPONSE))
 		return -EPROTO;
 	if (h->flags & XR_MSG_TRACE) {

@@ -176,9 +176,10 @@ static void rx_maybe_fin(struct xr_flow *f, int fd)
 static size_t rx_commit(struct xr_flow *f)
 {
 	size_t pending = (size_t)(f->rx.taken - xr_load_relaxed(&f->rx.got));
-	int r = xr_likely(!f->rx.traced) ? xr_shm_rx_commit(&f->rx) : xr_flow_trace_commit(f);
 
-	return r ? pending : 0;
+	if (xr_unlikely(f->rx.traced))
+		return xr_flow_trace_commit(f) ? pending : 0;
+	return xr_shm_rx_commit(&f->rx) ? pending : 0;
 }
 
 /* From the ring: > 0 bytes, 0 EOF, RX_NONE, or an error. */

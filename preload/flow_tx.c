@@ -244,8 +244,9 @@ static inline ssize_t tx_ring(struct xr_flow *f, const struct iovec *iov, int cn
 	 */
 	if (xr_unlikely(len > XR_PUBLISH) && xr_shm_tx_is_frozen(&f->tx))
 		return -ESTALE;
-	return xr_likely(!xr_tuned(&xr_cfg.trace_sample)) ? xr_shm_tx_send(&f->tx, iov, cnt, skip, len) :
-		xr_flow_trace_send(f, iov, cnt, skip, len, f->nonblock || (flags & MSG_DONTWAIT));
+	if (xr_unlikely(xr_tuned(&xr_cfg.trace_sample)))
+		return xr_flow_trace_send(f, iov, cnt, skip, len, f->nonblock || (flags & MSG_DONTWAIT));
+	return xr_shm_tx_send(&f->tx, iov, cnt, skip, len);
 }
 
 /* The receiver froze it under our hands: what was just sent goes with the replay. */

@@ -6,7 +6,7 @@
 # Without these nothing can be built or tested.
 PACKAGES_BUILD=(autoconf automake gcc libc6-dev libcmocka-dev libibverbs-dev libjansson-dev librdmacm-dev libtool make
 	nettle-dev pkg-config systemtap-sdt-dev)
-PACKAGES_TEST=(mandoc python3 python3-pytest python3-pytest-timeout python3-pytest-xdist)
+PACKAGES_TEST=(mandoc python3 python3-pytest python3-pytest-timeout python3-pytest-xdist valgrind)
 # Programs that tests drive; a test whose program is missing is skipped and counted as such.
 PACKAGES_APPS=(apache2-utils curl erlang-base golang-go haproxy iperf3 iproute2 mariadb-client-core
 	mariadb-server-core memcached mosquitto mosquitto-clients netcat-openbsd nginx nodejs
