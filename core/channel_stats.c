@@ -130,7 +130,7 @@ static void stats_figures(const struct xrdma_context *ctx, uint64_t *at, uint64_
 	at[XR_CHANPROC_POOL_BUFFERS] = alive * ctx->pool.bufs;
 	at[XR_CHANPROC_POOL_HUGE] = alive * ctx->pool.huge;
 	at[XR_CHANPROC_HUGE_MISSED] = ctx->pool.missed;
-	at[XR_CHANPROC_POOL_FAR] = alive * ctx->pool.far;
+	at[XR_CHANPROC_POOL_FAR] = alive * (ctx->pool.far + ctx->mem_far);
 	at[XR_CHANPROC_NODE_REFUSED] = ctx->pool.refused;
 }
 
@@ -152,11 +152,22 @@ static void stats_context(struct xrdma_context *ctx, uint64_t alive)
 static void stats_place(struct xrdma_context *ctx)
 {
 	uint64_t now = xr_now_ns();
+	struct xrdma_mem *m;
+	int node, r;
 
 	if (now < ctx->placed_at)
 		return;
 	ctx->placed_at = now + XR_CONTEXT_PLACE;
 	xr_pool_look(&ctx->pool);
+	node = xr_place_node(&ctx->dev->place);
+	ctx->mem_far = 0;
+	for (m = ctx->mems; m; m = m->next) {
+		r = !m->own || node < 0 ? 0 : xr_place_far(m->mr->addr, m->mr->len, node);
+		/* what cannot be asked keeps what was known of it */
+		if (r >= 0)
+			m->far = r > 0;
+		ctx->mem_far += m->far ? m->mr->len : 0;
+	}
 }
 
 void xr_context_tell(struct xrdma_context *ctx)

@@ -83,7 +83,7 @@ enum xr_chanstat {
 	X(POOL_BUFFERS, pool_buffers, 1, "buffers of it in use")				\
 	X(POOL_HUGE, pool_huge, 1, "bytes of it in huge pages")					\
 	X(HUGE_MISSED, huge_missed, 0, "pieces of it that there were no huge pages for")	\
-	X(POOL_FAR, pool_far, 1, "bytes of it on another node of the machine than its user")	\
+	X(POOL_FAR, pool_far, 1, "bytes of it, and of xrdma_alloc_mem(), on another node")		\
 	X(NODE_REFUSED, node_refused, 0, "pieces of it whose node could not be chosen")
 
 enum xr_chanproc {

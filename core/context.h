@@ -35,6 +35,8 @@ struct xrdma_mem {
 	struct xrdma_mem *next;
 	struct xr_mr *mr;
 	uint32_t refs;		/* messages that are not settled */
+	uint8_t own;		/* allocated for the program, so that where it lies was chosen here */
+	uint8_t far;		/* counted in mem_far */
 };
 
 struct xrdma_context {
@@ -68,6 +70,7 @@ struct xrdma_context {
 	uint64_t keepalive;	/* ns: when to look after the channels again; 0: never */
 	uint64_t rest;		/* ns: when to look for those without traffic; 0: all are at rest */
 	struct xrdma_mem *mems;
+	uint64_t mem_far;	/* bytes of those that are own, as pool.far */
 	struct xr_budget budget;	/* READs of all channels */
 	struct xr_adapt fetch;	/* what the network takes of them */
 	uint64_t pace;		/* ns: when a channel that was held back may go on; 0: none */

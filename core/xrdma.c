@@ -136,6 +136,7 @@ static int mem_new(struct xrdma_context *ctx, void *addr, size_t len, struct xrd
 		return r;
 	}
 	m->ctx = ctx;
+	m->own = !addr;
 	m->next = ctx->mems;
 	ctx->mems = m;
 	*mem = m;
@@ -159,18 +160,21 @@ int xrdma_alloc_mem(struct xrdma_context *ctx, size_t len, struct xrdma_mem **me
 int xrdma_dereg_mem(struct xrdma_mem *mem)
 {
 	struct xrdma_mem **pp;
+	uint64_t far;
 	int r;
 
 	if (!mem)
 		return 0;
 	if (mem->refs)
 		return -EBUSY;
+	far = mem->far ? mem->mr->len : 0;
 	r = mem->ctx->ops->mr_dereg(mem->mr);
 	if (r)
 		return r;
 	for (pp = &mem->ctx->mems; *pp != mem; pp = &(*pp)->next)
 		;
 	*pp = mem->next;
+	mem->ctx->mem_far -= far;
 	free(mem);
 	return 0;
 }
@@ -199,7 +203,7 @@ void xrdma_get_context_stats(const struct xrdma_context *ctx, struct xrdma_conte
 	s->pool_buffers = ctx->pool.bufs;
 	s->pool_huge = ctx->pool.huge;
 	s->huge_missed = ctx->pool.missed;
-	s->pool_far = ctx->pool.far;
+	s->pool_far = ctx->pool.far + ctx->mem_far;
 	s->node_refused = ctx->pool.refused;
 	s->fetching = ctx->budget.used;
 }

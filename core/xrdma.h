@@ -305,7 +305,7 @@ struct xrdma_context_stats {
 	uint64_t pool_bytes, pool_buffers;	/* gauges: registered memory, buffers of it in use */
 	uint64_t pool_huge;		/* gauge: of that memory, what is in huge pages */
 	uint64_t huge_missed;		/* pieces of it that there were not enough huge pages for */
-	uint64_t pool_far;		/* gauge, of about a second ago: what lies on another node than its user */
+	uint64_t pool_far;		/* gauge, a second old: of it, and of xrdma_alloc_mem(), on another node */
 	uint64_t node_refused;		/* pieces of it whose node could not be chosen */
 	uint64_t recv_bytes;		/* gauge: of that memory, what receives hold */
 	uint64_t fetching;		/* gauge: bytes that are being READ */

@@ -253,8 +253,12 @@ static struct xrdma_context_stats stats_of(struct xrdma_context *ctx)
 /* All memory of this machine lies on node 0, whatever the tree says of it. */
 static void contexts_tell(void **state)
 {
+	static uint8_t brought[1 << 20];
 	struct xrdma_context *a = NULL, *b = NULL;
+	struct xrdma_mem *mem, *other;
 	struct xrdma_context_stats s;
+	uint64_t far;
+	void *at;
 
 	(void)state;
 	tree_nodes("0-1023\n", "\n");
@@ -268,6 +272,18 @@ static void contexts_tell(void **state)
 	tree_nodes("\n", "0-1023\n");
 	s = stats_of(a);
 	assert_true(s.pool_far >= ARENA && s.pool_far <= s.pool_bytes);
+	/* what the program was given counts, too, while it has it; what it brought does not */
+	far = s.pool_far;
+	assert_int_equal(xrdma_alloc_mem(a, ARENA, &mem, &at), 0);
+	assert_int_equal(xrdma_reg_mem(a, brought, sizeof(brought), &other), 0);
+	memset(at, 1, ARENA);
+	memset(brought, 1, sizeof(brought));
+	assert_int_equal(stats_of(a).pool_far, far + ARENA);
+	assert_int_equal(xrdma_dereg_mem(mem), 0);
+	xrdma_get_context_stats(a, &s);
+	assert_int_equal(s.pool_far, far);
+	assert_int_equal(xrdma_dereg_mem(other), 0);
+	assert_int_equal(stats_of(a).pool_far, far);
 	/* not more often than once in a second */
 	tree_nodes("0-1023\n", "\n");
 	xr_context_tell(a);
