@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 #include "core/xrdma.h"
 
@@ -43,7 +44,7 @@ static void tcp(unsigned long rounds)
 	}
 }
 
-static struct xrdma_channel *server;
+static struct xrdma_channel *server, *answering;
 static unsigned long got;
 
 static void on_accepted(struct xrdma_channel *ch, void *arg)
@@ -60,27 +61,21 @@ static void on_message(struct xrdma_channel *ch, const struct xrdma_msg *msg, vo
 	got++;
 }
 
-static void api(unsigned long rounds)
+static void on_connected(struct xrdma_channel *ch, void *arg)
 {
-	static const struct xrdma_callbacks cb = { .accepted = on_accepted, .message = on_message };
-	const char *sample = getenv("XRDMA_TRACE_SAMPLE");
-	char name[32], buf[SIZE] = { 0 };
-	const struct xrdma_msg m = { .data = buf, .len = SIZE };
-	struct xrdma_context *a, *b;
-	struct xrdma_channel *ch;
+	(void)ch;
+	++*(unsigned long *)arg;
+}
 
-	snprintf(name, sizeof(name), "xr-cost.%d", (int)getpid());
-	check(!xrdma_context_create(&a, "shm", &cb, NULL) && !xrdma_context_create(&b, "shm", &cb, NULL) &&
-	      !xrdma_listen(b, name) && !xrdma_connect(a, name, &ch), "connect");
-	/* as the setting of this name does for connections */
-	if (sample)
-		check(!xrdma_set_flag(a, "trace_sample", sample) && !xrdma_set_flag(b, "trace_sample", sample),
-		      "xrdma_set_flag");
-	while (!server || xrdma_send_msg(ch, &m)) {
-		xrdma_polling(a);
-		xrdma_polling(b);
-	}
-	for (rounds += WARM; rounds; rounds--) {
+/* What is counted between two ends that are there (valgrind --toggle-collect=api_turns). */
+static __attribute__((noinline)) void api_turns(struct xrdma_context *a, struct xrdma_channel *ch,
+						struct xrdma_context *b, unsigned long rounds)
+{
+	char buf[SIZE] = { 0 };
+	const struct xrdma_msg m = { .data = buf, .len = SIZE };
+
+	check(!xrdma_send_msg(ch, &m), "send");
+	for (; rounds; rounds--) {
 		unsigned long want = got + 1;
 
 		while (got != want)
@@ -90,19 +85,63 @@ static void api(unsigned long rounds)
 			xrdma_polling(a);
 		check(!xrdma_send_msg(ch, &m), "send");
 	}
+}
+
+/* rests: it comes to rest before; idle: so many channels more between the two, which carry nothing. */
+static void api(unsigned long rounds, int rests, unsigned long idle)
+{
+	static const struct xrdma_callbacks cb = { .accepted = on_accepted, .connected = on_connected,
+						   .message = on_message };
+	const char *sample = getenv("XRDMA_TRACE_SAMPLE");
+	struct xrdma_context *a, *b;
+	char name[32];
+	struct xrdma_channel *ch, *other;
+	unsigned long connected = 0;
+	time_t until;
+
+	snprintf(name, sizeof(name), "xr-cost.%d", (int)getpid());
+	check(!xrdma_context_create(&a, "shm", &cb, &connected) && !xrdma_context_create(&b, "shm", &cb, NULL) &&
+	      !xrdma_listen(b, name) && !xrdma_connect(a, name, &ch), "connect");
+	/* as the setting of this name does for connections */
+	if (sample)
+		check(!xrdma_set_flag(a, "trace_sample", sample) && !xrdma_set_flag(b, "trace_sample", sample),
+		      "xrdma_set_flag");
+	while (!server || !connected) {
+		xrdma_polling(a);
+		xrdma_polling(b);
+	}
+	/* the pair was accepted first, and on_accepted() tells of the last */
+	answering = server;
+	while (idle--) {
+		unsigned long want = connected + 1;
+
+		server = NULL;
+		check(!xrdma_connect(a, name, &other), "connect");
+		while (!server || connected != want) {
+			xrdma_polling(a);
+			xrdma_polling(b);
+		}
+	}
+	server = answering;
+	/* without traffic all of them come to rest, the one that will have some, too */
+	for (until = rests ? time(NULL) + 3 : 0; time(NULL) < until; usleep(10000)) {
+		xrdma_process_event(a);
+		xrdma_process_event(b);
+	}
+	api_turns(a, ch, b, rounds + WARM);
 	xrdma_context_destroy(a);
 	xrdma_context_destroy(b);
 }
 
 int main(int argc, char **argv)
 {
-	unsigned long rounds = argc == 3 ? strtoul(argv[2], NULL, 10) : 0;
+	unsigned long rounds = argc >= 3 ? strtoul(argv[2], NULL, 10) : 0;
 
 	if (rounds && !strcmp(argv[1], "tcp"))
 		tcp(rounds);
 	else if (rounds && !strcmp(argv[1], "api"))
-		api(rounds);
+		api(rounds, argc == 4, argc == 4 ? strtoul(argv[3], NULL, 10) : 0);
 	else
-		fprintf(stderr, "usage: xr-cost tcp|api ROUNDS\n");
+		fprintf(stderr, "usage: xr-cost tcp|api ROUNDS [IDLE]\n");
 	return rounds ? 0 : 2;
 }
