@@ -213,8 +213,12 @@ static int return_room(struct xr_flow *f)
 
 int xr_flow_return_due(struct xr_flow *f)
 {
-	if (f->tx_shut || f->rx_shut || xr_load_relaxed(&f->rx_dead) || xr_flow_holders(f) > 1 ||
-	    xr_control_holds(f)) {
+	int held = xr_control_holds(f);
+
+	/* an operator wants what the peer has asked for before */
+	if (held && f->reason == XR_REASON_RETREAT_REQUESTED)
+		xr_flow_blame(f, XR_REASON_OPERATOR);
+	if (f->tx_shut || f->rx_shut || xr_load_relaxed(&f->rx_dead) || xr_flow_holders(f) > 1 || held) {
 		xr_flow_kids_reap();
 		xr_flow_need(f, 8, 65536);
 		return 0;
