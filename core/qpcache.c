@@ -68,19 +68,20 @@ int xr_qpcache_get(struct xr_qpcache *c, const struct xr_qp_attr *attr, uint64_t
 	int r;
 
 	while (*pp && (*pp)->ready <= now) {
+		struct xr_qp *old;
+
 		if (!cache_fits(&(*pp)->attr, attr)) {
 			pp = &(*pp)->next;
 			continue;
 		}
-		*qp = cache_take(c, pp);
-		/* its device is gone meanwhile: what creating one says of that is the answer */
-		if ((*qp)->state != XR_QPS_INIT) {
-			c->ops->qp_destroy(*qp);
-			c->dropped++;
-			continue;
+		old = cache_take(c, pp);
+		if (!c->ops->qp_modify(old, XR_QPS_INIT)) {
+			c->hits++;
+			*qp = old;
+			return 0;
 		}
-		c->hits++;
-		return 0;
+		c->ops->qp_destroy(old);
+		c->dropped++;
 	}
 	c->misses++;
 	/* a device has room for so many: those that wait here, perhaps in quarantine, give way to one that is wanted */
@@ -109,9 +110,6 @@ void xr_qpcache_put(struct xr_qpcache *c, struct xr_qp *qp, const struct xr_qp_a
 	/* a full cache keeps the young ones out: the old ones are those that may be used */
 	if (xr_qpcache_wants(c) && c->n < c->limit) {
 		r = c->ops->qp_modify(qp, XR_QPS_RESET);
-		/* whoever takes it has to wait for nothing; in INIT, too, what is late for its last life is dropped */
-		if (!r)
-			r = c->ops->qp_modify(qp, XR_QPS_INIT);
 		if (!r)
 			i = malloc(sizeof(*i));
 		else

@@ -6,9 +6,9 @@
  * The life of a queue pair in here
  *	the owner	ERR, then a sentinel is posted to both queues: when these have completed, everything
  *			else has, once each (RESET would drop it without a word)
- *	put		RESET, INIT, and quarantine: what is under way in the network for its last connection
+ *	put		RESET, and quarantine: what is under way in the network for its last connection
  *			must have died before a new one begins (caps.quarantine_us)
- *	get		nothing more is to be done; its receives are posted anew by the owner before the peer may send
+ *	get		INIT, and its receives are posted anew by the owner before the peer may send
  * What the numbers of old connections are told from: the device gives every connection a fresh packet
  * sequence number, channels have a random first sequence number, and a generation that travels in the greeting
  * and in every wr_id.
