@@ -119,7 +119,11 @@ static int ring(struct v_cq *c, struct v_qp *q, struct ibv_send_wr *tail)
 	c->batched = 0;
 	c->batch_qp = NULL;
 	r = post_error(ibv_post_send(q->ib, n ? c->batch : tail, &bad));
-	gone = !r || bad == tail ? n : (uint32_t)(bad - c->batch);
+	gone = !r || (tail && bad == tail) ? n : 0;
+	/* a device that is gone does not say which, and may have them all in its queue */
+	for (i = 0; r && i < n; i++)
+		if (bad == &c->batch[i])
+			gone = i;
 	q->sq_hw += gone + (!r && tail);
 	for (i = 0; i < gone; i++)
 		key_posted(&c->batch[i]);

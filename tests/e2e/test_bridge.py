@@ -144,16 +144,18 @@ def test_a_call_for_processes_of_one_thread(far, call):
         assert sent.result().ret == 2 * M
         peer.tx += 2 * M
         assert peer.recv(100000, shell.WAITALL).ret == 100000
-        (mine,) = far.flows(me.sh.pid)
-        assert (mine["carrier"], mine["reason"]) == ("tcp", "limit-threads"), mine
+        # the word behind the last byte may come later, and is found with a call
+        harness.until(lambda: me.poll(0) is not None and [(f["carrier"], f["reason"]) for f in far.flows(me.sh.pid)] ==
+                      [("tcp", "limit-threads")], 5, lambda: far.flows(me.sh.pid))
         end = time.monotonic() + 20
         while {f["carrier"] for f in far.flows()} != {"rdma"}:
             assert time.monotonic() < end, far.flows()
             live.turns(30, 2000)
         assert RDMA_THREADS <= set(names_of_threads(me.sh.pid))
-        held.append(len(harness.fds(me.sh.pid)))
+        held.append(harness.fds(me.sh.pid))
     # a link of an earlier time is kept for a while, with three of them each
-    assert held[2] <= held[0] + 6, held
+    harness.until(lambda: len(harness.fds(me.sh.pid)) <= len(held[0]) + 6, 5,
+                  lambda: "\n".join(str(sorted(h.items())) for h in held))
     me.close()
     assert peer.drain() == (0, None)
 
