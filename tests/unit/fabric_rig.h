@@ -249,4 +249,14 @@ static inline int post_send(struct end *e, uint64_t id, void *addr, uint32_t len
 	return post(e, XR_WR_SEND, id, addr, len, XR_SEND_SIGNALED, 0, 0);
 }
 
+/* What `by` has posted before is done: a window is open, or closed, before what tells of it, and not earlier. */
+#define rig_told(by, to)                                                                \
+	do {                                                                            \
+		uint32_t told_ = (to)->nwc;                                             \
+		assert_int_equal(post_recv(to, 90, (to)->mem + 8192, 8), 0);            \
+		assert_int_equal(post_send(by, 91, (by)->mem, 8), 0);                   \
+		until(by, to, (to)->nwc == told_ + 1);                                  \
+		(to)->nwc = told_;                                                      \
+	} while (0)
+
 #endif

@@ -221,39 +221,26 @@ static void a_refusal_comes_after_earlier_reads(void **state)
 	stop();
 }
 
-/* What b has posted before is done: a window is open, or closed, before what tells of it, and not earlier. */
-static void told_by_b(void)
-{
-	uint32_t n = a.nwc;
-
-	assert_int_equal(post_recv(&a, 90, a.mem + 1000, 8), 0);
-	assert_int_equal(post_send(&b, 91, b.mem, 8), 0);
-	until(&b, &a, a.nwc == n + 1);
-	a.nwc = n;
-}
-
 static void windows_open_one_range_to_one_peer(void **state)
 {
 	uint32_t key, again;
 
 	(void)state;
 	start(7);
-	assert_int_equal(b.ops->mw_bind(b.qp, b.mr, b.mem + END_MEM - 10, 11,
-					XR_ACCESS_REMOTE_READ, &key), -EINVAL);
+	assert_int_equal(b.ops->mw_bind(b.qp, b.mr, b.mem + END_MEM - 10, 11, XR_ACCESS_REMOTE_READ, &key), -EINVAL);
 	assert_int_equal(b.ops->mw_bind(b.qp, b.mr, b.mem, 0, XR_ACCESS_REMOTE_READ, &key), -EINVAL);
 	assert_int_equal(b.ops->mw_bind(b.qp, b.mr, b.mem - 1, 2, XR_ACCESS_REMOTE_READ, &key), -EINVAL);
 	assert_int_equal(b.ops->mw_bind(b.qp, b.mr, b.mem + 100, 50, XR_ACCESS_REMOTE_READ, &key), 0);
 	assert_int_equal(b.ops->mr_dereg(b.mr), -EBUSY);
-	told_by_b();
-	assert_int_equal(post(&a, XR_WR_READ, 1, a.mem, 50, XR_SEND_SIGNALED,
-			      (uintptr_t)b.mem + 100, key), 0);
+	rig_told(&b, &a);
+	assert_int_equal(post(&a, XR_WR_READ, 1, a.mem, 50, XR_SEND_SIGNALED, (uintptr_t)b.mem + 100, key), 0);
 	until(&a, &b, a.nwc == 1);
 	check_wc(&a.wc[0], 1, XR_WR_READ, XR_WC_SUCCESS);
 	/* an entry that is used again has another key */
 	b.ops->mw_invalidate(b.qp, key, 0);
 	assert_int_equal(b.ops->mw_bind(b.qp, b.mr, b.mem + 100, 50, XR_ACCESS_REMOTE_READ, &again), 0);
 	assert_int_not_equal(again, key);
-	told_by_b();
+	rig_told(&b, &a);
 	assert_int_equal(post(&a, XR_WR_READ, 2, a.mem, 50, XR_SEND_SIGNALED,
 			      (uintptr_t)b.mem + 100, key), 0);
 	until_refused(&a, &b, a.nwc == 2);
