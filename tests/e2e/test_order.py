@@ -94,7 +94,7 @@ if role == "server":
     print(l.getsockname()[1], flush=True)
     conns = [l.accept()[0] for _ in range(n)]
     for c in conns:
-        for _ in range(200):
+        for _ in range(1500):
             c.sendall(c.recv(64, socket.MSG_WAITALL))
     by_fd, ep = {c.fileno(): i for i, c in enumerate(conns)}, select.epoll()
     for c in conns:
@@ -117,7 +117,7 @@ else:
         conns.append(socket.create_connection((address, port)))
     for c in conns:
         c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for _ in range(200):
+        for _ in range(1500):
             c.sendall(bytes(64))
             c.recv(64, socket.MSG_WAITALL)
     print("warm", flush=True)
