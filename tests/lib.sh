@@ -213,7 +213,7 @@ pytest_once() {
 # Many tests measure time, and two at once share two cores. What failed is run once more, alone:
 # it counts as failed when it fails again, and is named when it does not.
 run_pytest() {
-	local layer=$1 first again parallel=() options=(-q -rfEs --tb=short -o cache_dir="$work/cache-$1")
+	local layer=$1 first again arg files parallel=() options=(-q -rfEs --tb=short -o cache_dir="$work/cache-$1")
 	shift
 	python3 -c 'import xdist' 2>/dev/null && parallel=(-n "${pytest_jobs:-2}")
 	python3 -c 'import pytest_timeout' 2>/dev/null && options+=(--timeout "${XRDMA_TEST_TIMEOUT:-120}")
@@ -223,8 +223,11 @@ run_pytest() {
 		say "$layer: data was wrong, see above"
 	elif [ "${sums[1]}" != 0 ] && [ "${sums[1]}" -le 20 ] && [ -s "$work/$layer.xml" ]; then
 		first=("${sums[@]}")
+		# what is named by itself is not found among those that failed, its file is
+		files=()
+		for arg; do files+=("${arg%%.py::*}$([[ $arg == *.py::* ]] && echo .py)"); done
 		say "$layer: ${first[1]} failed, once more without company"
-		pytest_once "$work/$layer-again.xml" "${options[@]}" --last-failed "$@"
+		pytest_once "$work/$layer-again.xml" "${options[@]}" --last-failed "${files[@]}"
 		again=$((first[1] - sums[1]))
 		[ $again -le 0 ] || unsteady+=" $layer $again"
 		sums=($((first[0] + sums[0])) "${sums[1]}" "${first[2]}")
