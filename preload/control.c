@@ -54,6 +54,21 @@ void xr_control_open(void)
 	xr_store_release(&control_fifo, (int)fd);
 }
 
+const char *xr_control_bell(void)
+{
+	return xr_control_fd() < 0 ? NULL : control_path;
+}
+
+void xr_control_ring(const char *bell)
+{
+	long fd = xr_sys4(SYS_openat, AT_FDCWD, bell, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW, 0);
+
+	if (fd < 0)
+		return;
+	xr_sys3(SYS_write, fd, "", 1);
+	xr_fd_close((int)fd);
+}
+
 void xr_control_drain(void)
 {
 	char buf[64];

@@ -40,6 +40,9 @@ void xr_control_open(void);
 /* What sleepers watch for POLLIN beside everything else, and drain; -1: there is none. */
 int xr_control_fd(void);
 void xr_control_drain(void);
+/* Its path, for others of the same user to ring it; NULL: there is none. */
+const char *xr_control_bell(void);
+void xr_control_ring(const char *bell);
 
 /* Closes the bell until xr_control_open comes by again.  1: there was one. */
 int xr_control_drop(void);

@@ -256,13 +256,46 @@ void xr_ep_reg_free(struct xr_epreg *r)
 
 /* ---- files --------------------------------------------------------------- */
 
-struct xr_epoll *xr_ep_file_new(int epfd, uint64_t token)
+/* What children counted for an earlier file of the same memory is none of this one's. */
+static void ep_share_begin(struct xr_epoll *ep)
+{
+	struct xr_epshare *s = ep->own_share;
+	uint64_t life = (xr_load_relaxed(&s->want) >> 32) + 1;
+
+	ep->share = s;
+	ep->life = (uint32_t)life;
+	xr_store_relaxed(&s->asleep, 0);
+	xr_store_relaxed(&s->owner, xr_getpid());
+	/* a child that waits for the earlier one to be seen waits no more */
+	xr_store_relaxed(&s->seen, life << 32);
+	/* release: who finds this life there finds nothing of the one before */
+	xr_store_release(&s->want, life << 32);
+}
+
+struct xr_epoll *xr_ep_file_new(int epfd, uint64_t token, struct xr_epoll *parents)
 {
 	struct xr_epoll *ep = xr_ep_mem_get(XR_EP_MEM_FILE);
+	struct xr_epshare *own;
 
 	if (!ep)
 		return NULL;
+	own = ep->own_share;
+	if (!own && !parents)
+		own = xr_ep_share_new();
+	if (!own && !parents) {
+		/* none that a child could take up unseen: the program has it without a record, all in it on TCP */
+		xr_ep_mem_put(XR_EP_MEM_FILE, ep);
+		return NULL;
+	}
 	memset(ep, 0, sizeof(*ep));
+	ep->own_share = own;
+	if (parents) {
+		ep->parents = parents;
+		ep->share = parents->share;
+		ep->life = parents->life;
+	} else {
+		ep_share_begin(ep);
+	}
 	ep->token = token;
 	ep->gen = xr_ep_gen;
 	ep->fds = 1;
@@ -272,7 +305,6 @@ struct xr_epoll *xr_ep_file_new(int epfd, uint64_t token)
 	ep->kick = -1;
 	xr_store_relaxed(&ep->top, -1);
 	ep->forks = xr_flow_kid_forks();
-	ep->share = xr_ep_share_of();
 	ep->bucket = ep->first_bucket;
 	ep->nbuckets = XR_EP_BUCKETS;
 	xr_epnode_init(&ep->ready);
@@ -289,7 +321,7 @@ int xr_epoll_created(int epfd, int flags)
 	(void)flags;
 	if (!xr_active || xr_random(&token, sizeof(token)) || xr_ep_big_lock())
 		return -ENOMEM;
-	ep = xr_ep_file_new(epfd, token);
+	ep = xr_ep_file_new(epfd, token, NULL);
 	if (!ep) {
 		xr_ep_big_unlock();
 		return -ENOMEM;

@@ -79,14 +79,18 @@ struct xr_epheir {
 	uint8_t orphan;			/* the process that made it knows of it no more, others may */
 };
 
-#define XR_EP_SHARES	64u
-
-/* Family memory: which files of a process have been taken up by a child.  By token; those that meet there share it. */
+/*
+ * Family memory: has a child taken up the file?  Each file of a process has its own, which stays with the memory of
+ * its record.  That may be another file's by the time a child comes for one that it inherited: so what is counted
+ * is counted in a life (the upper half), which is new with each file.
+ */
 struct xr_epshare {
-	_Atomic uint32_t want[XR_EP_SHARES];	/* a child has come, and counts */
-	_Atomic uint32_t seen[XR_EP_SHARES];	/* as far as the owner knows */
-	_Atomic uint32_t asleep[XR_EP_SHARES];	/* its threads in epoll_wait that would have to be woken to see */
-};
+	_Atomic uint64_t want;		/* a child has come, and counts */
+	_Atomic uint64_t seen;		/* as far as the owner knows */
+	_Atomic uint32_t asleep;	/* its threads in epoll_wait that would have to be woken to see */
+	_Atomic int owner;		/* its process */
+	const char *_Atomic bell;	/* path of the FIFO that wakes them, family memory as well; NULL: none */
+} __attribute__((aligned(XR_CACHELINE)));
 
 /* One registration: (epoll file, descriptor, flow). */
 struct xr_epreg {
@@ -171,8 +175,10 @@ struct xr_epoll {
 	uint64_t patrolled;		/* ns: last look for flows that nobody rings for */
 	_Atomic uint64_t passed;	/* ns: in a child, when it passed on what was the parent's */
 	uint32_t forks;			/* of this process before it was made */
-	_Atomic uint32_t lent;		/* what was wanted when all in it last went to the kernel's set */
-	struct xr_epshare *share;	/* of the process whose file it was first; NULL: none */
+	_Atomic uint64_t lent;		/* what was wanted when all in it last went to the kernel's set */
+	struct xr_epshare *share;	/* of the process whose file it was first */
+	struct xr_epshare *own_share;	/* of this memory, whatever file it is; NULL: none yet */
+	uint32_t life;			/* in `share` */
 	int epfd;			/* one of the program's descriptors */
 	int outer, inner, kick;		/* ours; -1 until the first flow attaches */
 	_Atomic int top;		/* of several processes: holds outer and inner; else -1 */
@@ -246,8 +252,8 @@ struct xr_epreg *xr_ep_reg_new(struct xr_epoll *ep, struct xr_flow *f, struct xr
 			       const struct epoll_event *ev);
 struct xr_eplink *xr_ep_link_alloc(void);
 void xr_ep_link_free(struct xr_eplink *k);
-/* A file's record, for one descriptor; NULL when memory is short.  Under big. */
-struct xr_epoll *xr_ep_file_new(int epfd, uint64_t token);
+/* A file's record, for one descriptor; `parents`: of one that is inherited.  NULL when memory is short.  Under big. */
+struct xr_epoll *xr_ep_file_new(int epfd, uint64_t token, struct xr_epoll *parents);
 /* Frees a registration that is in no kernel set any more.  Under big and the file's lock. */
 void xr_ep_reg_free(struct xr_epreg *r);
 /* Its second half, for a registration that was busy; the file's lock is enough. */
@@ -308,8 +314,10 @@ int xr_ep_reg_has_fired(const struct xr_epreg *r);
 
 /* Under big; NULL when memory is short. */
 struct xr_epheir *xr_ep_heir_new(void);
-/* Of this process; NULL when memory is short.  Under big. */
-struct xr_epshare *xr_ep_share_of(void);
+/* Zeros, for a file of this process; NULL when memory is short.  Under big. */
+struct xr_epshare *xr_ep_share_new(void);
+/* Children that were forked before the file had a bell of its own ring for its owner by another one.  Under big. */
+void xr_ep_share_bell(struct xr_epoll *ep);
 /* This process lets go of the registration; a child that has the file goes by what is there. */
 void xr_ep_heir_leave(struct xr_epreg *r);
 
@@ -336,23 +344,17 @@ static inline void xr_ep_heir(struct xr_epreg *r)
 	xr_store_release(&h->seq, (seq | 1) + 1);
 }
 
-static inline uint32_t xr_ep_share_slot(const struct xr_epoll *ep)
-{
-	return (uint32_t)(ep->token % XR_EP_SHARES);
-}
-
 /* A child waits in this process's file, or has changed it: what is in it is the kernel's, from now on. */
 static inline int xr_ep_is_taken(const struct xr_epoll *ep)
 {
-	/* seq_cst: a registration that moves is on record before this; pairs with child_tells */
-	return ep->share && !ep->parents && xr_unlikely(atomic_load(&ep->share->want[xr_ep_share_slot(ep)]) != 0);
+	/* seq_cst: a registration that moves is on record before this; pairs with share_take */
+	return ep->share && !ep->parents && xr_unlikely((uint32_t)atomic_load(&ep->share->want) != 0);
 }
 
 /* The same, and this process has yet to see to it. */
 static inline int xr_ep_must_lend(const struct xr_epoll *ep)
 {
-	return ep->share && !ep->parents &&
-	       xr_unlikely(atomic_load(&ep->share->want[xr_ep_share_slot(ep)]) != xr_load_relaxed(&ep->lent));
+	return xr_ep_is_taken(ep) && atomic_load(&ep->share->want) != xr_load_relaxed(&ep->lent);
 }
 
 /* Does that: all flows in it go to TCP.  No lock held. */

@@ -13,26 +13,34 @@
  * The parent's token is for the parent, but the kernel tells of it whom it finds first.
  */
 #include <errno.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
+#include "control.h"
 #include "epoll.h"
 #include "fdtab.h"
 #include "log.h"
 #include "mem.h"
 #include "ready.h"
+#include "segfile.h"
 
 #define CHANGED_ALL	UINT16_MAX	/* several files */
 
 /* ---- what a child inherits ----------------------------------------------- */
 
-#define HEIRS	1300u	/* in 64 KiB */
+/* Together 64 KiB. */
+#define HEIRS	1290u
+#define SHARES	48u
+
+#define SHARES_MORE	1024u	/* in 64 KiB */
 
 /* Family memory, never given back: a registration has one for as long as its memory is there. */
 static struct heirs {
 	struct heirs *next;
 	_Atomic uint32_t n;
 	uint32_t gen;			/* xr_ep_gen of the process that takes from it */
-	struct xr_epshare share;	/* of that process; in the first that it made */
+	struct xr_epshare share[SHARES];	/* of its first files; in the first that it made */
+	char bell[XR_SEGFILE_PATH];	/* as said in xr_epshare */
 	struct xr_epheir heir[HEIRS];
 } *heirs;
 _Static_assert(sizeof(struct heirs) <= 65536, "pages of it are not shared with anything else");
@@ -40,6 +48,8 @@ _Static_assert(sizeof(struct heirs) <= 65536, "pages of it are not shared with a
 static XR_FORK_DATA struct xr_epheir *heir_free;
 static XR_FORK_DATA uint32_t heir_orphans;
 static XR_FORK_DATA struct heirs *heirs_own;	/* the first */
+static XR_FORK_DATA struct xr_epshare *share_fresh;
+static XR_FORK_DATA uint32_t share_left;
 
 static struct heirs *heirs_more(void)
 {
@@ -50,16 +60,60 @@ static struct heirs *heirs_more(void)
 	c->next = heirs;
 	c->gen = xr_ep_gen;
 	heirs = c;
-	if (!heirs_own || heirs_own->gen != xr_ep_gen)
+	if (!heirs_own || heirs_own->gen != xr_ep_gen) {
+		/* what is left of the parent's is not for a child to take */
 		heirs_own = c;
+		share_fresh = c->share;
+		share_left = SHARES;
+	}
 	return c;
 }
 
-struct xr_epshare *xr_ep_share_of(void)
+struct xr_epshare *xr_ep_share_new(void)
 {
+	struct xr_epshare *more;
+
+	/* most processes have few files: these cost the fork no mapping of their own */
 	if ((!heirs_own || heirs_own->gen != xr_ep_gen) && !heirs_more())
 		return NULL;
-	return &heirs_own->share;
+	if (!share_left) {
+		more = xr_map_family(SHARES_MORE * sizeof(*more));
+		if (!more)
+			return NULL;
+		share_fresh = more;
+		share_left = SHARES_MORE;
+	}
+	share_left--;
+	return share_fresh++;
+}
+
+void xr_ep_share_bell(struct xr_epoll *ep)
+{
+	const char *bell = xr_control_bell();
+
+	if (ep->parents || !bell || xr_load_relaxed(&ep->share->bell) || strlen(bell) >= sizeof(heirs_own->bell))
+		return;
+	/* the path of a process is the same as long as it lives */
+	if (!*heirs_own->bell)
+		memcpy(heirs_own->bell, bell, strlen(bell) + 1);
+	/* release: pairs with share_ring */
+	xr_store_release(&ep->share->bell, heirs_own->bell);
+}
+
+/* For the owner of a file, by the eventfd that was there at the fork, or else by what there is for operators. */
+static int share_ring(const struct xr_epoll *old)
+{
+	static const uint64_t one = 1;
+	const char *bell;
+
+	if (old->kick >= 0)
+		return xr_sys3(SYS_write, old->kick, &one, sizeof(one)) > 0;
+	/* acquire: pairs with xr_ep_share_bell */
+	bell = old->parents || !old->share ? NULL : xr_load_acquire(&old->share->bell);
+	if (!bell)
+		return 0;
+	xr_control_ring(bell);
+	return 1;
 }
 
 /* No child is left who might go by them. */
@@ -213,8 +267,33 @@ static int is_heir(const struct xr_epheir *h)
 	return (h->attached || h->parked) && !h->absent && xr_fd_flow(h->fd) == h->flow;
 }
 
-#define TELL_WAIT	20000000u	/* ns: a process that is woken comes sooner */
-#define TELL_PAUSE	50000		/* ns */
+#define TELL_WAIT	1000000000u	/* ns: on a machine that is busy even one that is woken may take its time */
+#define TELL_PAUSE	50000u		/* ns; at first */
+#define TELL_PAUSE_MAX	2000000u
+
+/* A child comes: what is wanted from now on; 0: its parent has closed the file, and nobody is to be told. */
+static uint64_t share_take(struct xr_epshare *s, uint32_t life)
+{
+	uint64_t was = xr_load_relaxed(&s->want), want;
+
+	do {
+		if ((uint32_t)(was >> 32) != life)
+			return 0;
+		/* never 0, which would mean that none has come */
+		want = (uint64_t)life << 32 | ((uint32_t)(was + 1) ? (uint32_t)(was + 1) : 1);
+		/* seq_cst: pairs with xr_ep_is_taken and wait_is_asleep */
+	} while (!xr_cas(&s->want, &was, want));
+	return want;
+}
+
+/* Its parent has done so, or has closed the file. */
+static int share_is_seen(const struct xr_epshare *s, uint64_t want)
+{
+	/* acquire: pairs with xr_ep_lend; what it has put into the kernel's set is there */
+	uint64_t seen = xr_load_acquire(&s->seen);
+
+	return seen >> 32 != want >> 32 || (int32_t)((uint32_t)seen - (uint32_t)want) >= 0;
+}
 
 /*
  * The file is this process's too from now on, and what is in it the kernel's to tell.  Its owner sees to that with its
@@ -223,25 +302,24 @@ static int is_heir(const struct xr_epheir *h)
  */
 static void child_tells(const struct xr_epoll *old)
 {
-	static const struct timespec pause = { 0, TELL_PAUSE };
-	static const uint64_t one = 1;
-	uint32_t slot = xr_ep_share_slot(old), want;
 	struct xr_epshare *s = old->share;
+	uint64_t want = s ? share_take(s, old->life) : 0, end;
+	struct timespec pause = { 0, TELL_PAUSE };
 	const struct xr_epoll *p;
-	uint64_t end;
 
-	if (!s)
+	if (!want)
 		return;
-	/* seq_cst: pairs with xr_ep_is_taken and wait_is_asleep */
-	want = xr_fetch_add(&s->want[slot], 1) + 1;
 	for (p = old; p; p = p->parents)
-		if (p->kick >= 0)
-			xr_sys3(SYS_write, p->kick, &one, sizeof(one));
+		share_ring(p);
 	end = xr_now_ns() + TELL_WAIT;
-	/* acquire: what it has put into the kernel's set is there */
-	while ((int32_t)(xr_load_acquire(&s->seen[slot]) - want) < 0 && atomic_load(&s->asleep[slot]) &&
-	       xr_ns_left(end))
+	while (!share_is_seen(s, want) && atomic_load(&s->asleep) && xr_ns_left(end)) {
+		/* who was killed in its sleep still counts */
+		if (xr_sys2(SYS_kill, xr_load_relaxed(&s->owner), 0) == -ESRCH)
+			break;
 		xr_sys2(SYS_nanosleep, &pause, NULL);
+		if (pause.tv_nsec < (long)TELL_PAUSE_MAX)
+			pause.tv_nsec *= 2;
+	}
 }
 
 /* A flow that is in the inner set, and has not been told to leave the fabric; NULL: there is none. */
@@ -261,13 +339,18 @@ static struct xr_flow *lend_next(struct xr_epoll *ep, int *fd)
 
 void xr_ep_lend(struct xr_epoll *ep)
 {
-	uint32_t slot = xr_ep_share_slot(ep), want = xr_load_acquire(&ep->share->want[slot]);
+	uint64_t want = xr_load_acquire(&ep->share->want);
 	struct xr_flow *f;
 	int fd = -1;
 
 	do {
 		if (xr_ep_lock(ep))
 			return;
+		/* closed meanwhile, and another file by now, which nobody has taken up */
+		if (xr_unlikely(ep->life != want >> 32)) {
+			xr_ep_unlock(ep);
+			return;
+		}
 		f = lend_next(ep, &fd);
 		if (!f) {
 			xr_store_relaxed(&ep->lent, want);
@@ -284,8 +367,8 @@ void xr_ep_lend(struct xr_epoll *ep)
 	/* a handler on top of who has it: with the next call */
 	if (f)
 		return;
-	/* release: pairs with child_tells */
-	xr_store_release(&ep->share->seen[slot], want);
+	/* release: pairs with share_is_seen */
+	xr_store_release(&ep->share->seen, want);
 }
 
 struct xr_epoll *xr_ep_adopt(struct xr_epoll *old, int epfd)
@@ -311,13 +394,11 @@ struct xr_epoll *xr_ep_adopt(struct xr_epoll *old, int epfd)
 		xr_ep_big_unlock();
 		return ep && ep->gen == xr_ep_gen ? ep : NULL;
 	}
-	ep = xr_ep_file_new(epfd, old->token);
+	ep = xr_ep_file_new(epfd, old->token, old);
 	if (!ep || xr_ep_lock(ep)) {
 		xr_ep_big_unlock();
 		return NULL;
 	}
-	ep->parents = old;
-	ep->share = old->share;
 	ep->fds = 0;
 	for (fd = xr_fd_next(0); fd >= 0; fd = xr_fd_next(fd + 1))
 		if (xr_fd_epoll(fd) == old && xr_fd_set(fd, ep, XR_FD_EPOLL) != (uintptr_t)-1)
@@ -339,7 +420,6 @@ struct xr_epoll *xr_ep_adopt(struct xr_epoll *old, int epfd)
 void xr_ep_child_pass_on(struct xr_epoll *ep)
 {
 	static const struct timespec pause = { 0, PASS_ON_PAUSE };
-	static const uint64_t one = 1;
 	uint64_t now = xr_now_ns();
 	const struct xr_epoll *old;
 	int rung = 0;
@@ -348,8 +428,7 @@ void xr_ep_child_pass_on(struct xr_epoll *ep)
 	if (now - xr_xchg(&ep->passed, 0) < PASS_ON_ECHO)
 		return;
 	for (old = ep->parents; old; old = old->parents)
-		if (old->kick >= 0)
-			rung |= xr_sys3(SYS_write, old->kick, &one, sizeof(one)) > 0;
+		rung |= share_ring(old);
 	if (!rung)
 		return;
 	/* relaxed: threads that meet here ring once more, or once less */

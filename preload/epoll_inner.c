@@ -94,6 +94,7 @@ int xr_ep_inner_make(struct xr_epoll *ep)
 		    xr_ep_sys_ctl(ep->outer, EPOLL_CTL_ADD, ep->inner, EPOLLIN | EPOLLET, ep->token);
 	if (r)
 		goto close_inner;
+	xr_ep_share_bell(ep);
 	/* an edge for each ring: it wakes, and hooks look at what is wanted by themselves */
 	if (xr_control_fd() >= 0)
 		xr_ep_sys_ctl(ep->inner, EPOLL_CTL_ADD, xr_control_fd(), EPOLLIN | EPOLLET,

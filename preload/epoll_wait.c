@@ -34,6 +34,8 @@ struct ep_wait {
 	int kernel_done;	/* its events are among them: a second look would repeat them */
 };
 
+enum in_sleep { IN_AWAKE, IN_SLEEP, IN_WOKEN };	/* woken: a child may wait for what it does first */
+
 /*
  * The fabric's epoll_wait that this thread is in: what to undo when a signal handler
  * left it by longjmp.
@@ -41,7 +43,7 @@ struct ep_wait {
 static __thread struct {
 	struct xr_epoll *ep;
 	uintptr_t frame;
-	uint32_t asleep;
+	uint32_t asleep;	/* enum in_sleep */
 } in;
 
 static int wait_expired(const struct ep_wait *w)
@@ -176,12 +178,12 @@ static int wait_inherited(struct ep_wait *w)
 
 /* ---- in and out ----------------------------------------------------------- */
 
-/* Is asleep, where a child that takes up the file has to ring for it. */
+/* Is asleep, where a child that takes up the file has to ring for it, and gives it time. */
 static void wait_is_asleep(struct xr_epoll *ep, uint32_t by)
 {
-	/* seq_cst: pairs with child_tells */
+	/* seq_cst: pairs with share_take */
 	if (ep->share && !ep->parents)
-		xr_fetch_add(&ep->share->asleep[xr_ep_share_slot(ep)], by);
+		xr_fetch_add(&ep->share->asleep, by);
 }
 
 static void wait_repair(void)
@@ -194,7 +196,7 @@ static void wait_repair(void)
 	if (ep->gen != xr_ep_gen || xr_ep_lock(ep))
 		return;
 	xr_store_relaxed(&ep->spinning, 0);
-	if (in.asleep)
+	if (in.asleep == IN_SLEEP)
 		ep->sleepers--;
 	else
 		xr_count(&ep->awake, -1u);
@@ -347,7 +349,7 @@ static int wait_sleep(struct ep_wait *w)
 	ep->sleepers++;
 	xr_ep_unlock(ep);
 	wait_is_asleep(ep, 1);
-	in.asleep = 1;
+	in.asleep = IN_SLEEP;
 	/* who rings looks for sleepers after it has asked, and this one for that after it counts */
 	lend = xr_ep_must_lend(ep);
 	then = xr_now_ns();
@@ -357,8 +359,7 @@ static int wait_sleep(struct ep_wait *w)
 	r = lend ? LOOK_AT_BOTH :
 	    wait_in_kernel(w, xr_deadline_min(!w->has_deadline ? 0 : w->deadline ? w->deadline : 1, slice));
 	pthread_cleanup_pop(0);
-	in.asleep = 0;
-	wait_is_asleep(ep, -1u);
+	in.asleep = IN_WOKEN;
 	if (!xr_ep_lock(ep)) {
 		ep->sleepers--;
 		xr_count(&ep->awake, 1u);
@@ -371,6 +372,11 @@ static int wait_sleep(struct ep_wait *w)
 		}
 		xr_ep_unlock(ep);
 	}
+	/* a child that has rung goes on when nobody counts as asleep, and is to find all with the kernel by then */
+	if (xr_ep_must_lend(ep))
+		xr_ep_lend(ep);
+	in.asleep = IN_AWAKE;
+	wait_is_asleep(ep, -1u);
 	/* as in xr_wait_flow */
 	xr_flow_sweep_slept(then);
 	xr_store_relaxed(&ep->looked, xr_cycles());
@@ -541,7 +547,7 @@ again:
 		return w->n ? w->n : r == -EDEADLK ? -EINTR : wait_inherited(w);
 	in.ep = w->ep;
 	in.frame = frame;
-	in.asleep = 0;
+	in.asleep = IN_AWAKE;
 	r = wait_fabric(w);
 	wait_leave(w->ep);
 	in.ep = outer_ep;

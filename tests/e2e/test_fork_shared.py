@@ -34,6 +34,12 @@ def moved(live, c, s):
         assert live.carriers(c)["server"]["reason"] == "inherited"
 
 
+def taken(live, c):
+    """A child has come to the set that the connection is in, and the parent has heard of it."""
+    if live.env.lifts:
+        harness.until(lambda: live.carriers(c)["server"]["reason"] == "inherited", 5, lambda: "%r" % live.carriers(c))
+
+
 @pytest.mark.parametrize("waits", ["asleep", "at once"])
 def test_the_parent_hears_of_what_it_adds(live, waits):
     """However often, and whoever the kernel wakes first."""
@@ -82,6 +88,7 @@ def test_both_hear_of_what_was_added_before_the_child_came(live):
     k.sh.asleep()
     w = k.child.bg("epoll_wait", k.ep, 8, 5000)
     k.child.asleep()
+    taken(live, c)
     c.sendall(100)
     r, q = p.result(), w.result()
     assert r.words == q.words == ["%d:8" % EV_IN]
@@ -147,8 +154,63 @@ def test_threads_of_the_parent_that_sleep_when_the_child_comes(live):
     k.sh.asleep()
     w = k.child.bg("epoll_wait", k.ep, 8, 8000)
     k.child.asleep()
+    taken(live, c)
     c.sendall(100)
     for r in [q.result() for q in (*p, w)]:
         assert r.words == ["%d:8" % EV_IN] and r.us < 3e6, r
     assert s.recv(100, WAITALL).ret == 100
     assert k.told(k.sh) == {} and k.told(k.child) == {}
+
+
+def test_a_child_takes_up_every_file_but_one(live):
+    """What is in a file that no child uses stays where it is, however many others one does."""
+    sh = live.server
+    eps = [sh.ok("epoll_create", 0) for _ in range(400)]
+    child = sh.fork()
+    c, s = live.connect()
+    left, rest = eps[0], eps[1:]
+    assert sh("epoll_ctl", left, ADD, s.fd, EV_IN, 7).ret == 0
+    live.upgrade(c, s)
+    for ep in rest:
+        assert events(child, ep) == {}
+    for _ in range(3):
+        c.sendall(100)
+        assert events(sh, left, 3000) == {7: EV_IN}
+        assert s.recv(100, WAITALL).ret == 100
+    assert events(sh, left) == {}
+    # what comes later moves, too
+    d, t = live.connect()
+    assert sh("epoll_ctl", left, ADD, t.fd, EV_IN, 8).ret == 0
+    live.upgrade(d, t)
+    if live.env.lifts:
+        assert live.is_up(c) and live.is_up(d), (live.carriers(c), live.carriers(d))
+
+
+def test_two_children_take_up_two_files_at_once(live):
+    """Each finds in its own what only the parent has, and its parent's other files are nobody's."""
+    sh = live.server
+    eps = [sh.ok("epoll_create", 0) for _ in range(131)]
+    children = [sh.fork(), sh.fork()]
+    ends = [live.connect() for _ in range(3)]
+    used = eps[0], eps[65], eps[130]
+    for i, (ep, (c, s)) in enumerate(zip(used, ends)):
+        assert sh("epoll_ctl", ep, ADD, s.fd, EV_IN, i).ret == 0
+        live.upgrade(c, s)
+    p = [sh.bg("epoll_wait", ep, 8, 8000) for ep in used[:2]]
+    sh.asleep()
+    w = [k.bg("epoll_wait", ep, 8, 8000) for k, ep in zip(children, used)]
+    for k in children:
+        k.asleep()
+    for c, s in ends[:2]:
+        taken(live, c)
+    for i, (c, s) in enumerate(ends):
+        c.sendall(100)
+        for who, r in zip(("parent", "child"), [q.result() for q in (p[i], w[i])] if i < 2 else []):
+            assert r.words == ["%d:%d" % (EV_IN, i)] and r.us < 3e6, (who, i, r)
+    assert events(sh, used[2], 3000) == {2: EV_IN}
+    for c, s in ends:
+        assert s.recv(100, WAITALL).ret == 100
+    assert all(events(k, ep) == {} for k, ep in zip(children, used))
+    if live.env.lifts:
+        assert [live.carriers(c)["server"]["reason"] for c, s in ends[:2]] == ["inherited"] * 2
+        assert live.is_up(ends[2][0]), live.carriers(ends[2][0])

@@ -74,6 +74,16 @@ void xr_control_drain(void)
 {
 }
 
+const char *xr_control_bell(void)
+{
+	return NULL;
+}
+
+void xr_control_ring(const char *bell)
+{
+	(void)bell;
+}
+
 void xr_control_tune(void)
 {
 }
