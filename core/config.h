@@ -200,6 +200,9 @@ int xr_config_match_rule(const struct xr_config *cfg, const char *program, const
 			 enum xr_role role, const struct sockaddr *peer,
 			 const struct sockaddr *local);
 
+/* A path that a rule can be compared with as it stands: from the root, by no way round. */
+bool xr_config_plain_path(const char *path);
+
 /* Why no flow of a process with these settings can leave TCP; XR_REASON_NONE: some can. */
 enum xr_reason xr_config_off(const struct xr_config *cfg);
 

@@ -18,6 +18,11 @@ static int sockaddr_port(const struct sockaddr *sa)
 	return -1;
 }
 
+bool xr_config_plain_path(const char *path)
+{
+	return *path == '/' && !strstr(path, "//") && !strstr(path, "/./") && !strstr(path, "/../");
+}
+
 static bool match_name(const struct xr_rule *rule, const char *program)
 {
 	const char *slash;

@@ -553,6 +553,9 @@ enum xr_action xr_flow_rule(const struct xr_flow *f, const struct sockaddr *loca
 			    const struct sockaddr *peer);
 /* Opens the statistics segment, if the configuration wants one: the process shows in xr-stat. */
 void xr_policy_publish(void);
+
+/* Once, with the configuration, before the program can change its directory: by which path rules know it. */
+void xr_policy_init(void);
 /* Opens the ring of trace records, unless the process may not.  0 or -errno. */
 int xr_policy_trace(void);
 /* Counts a connection that has no flow. */

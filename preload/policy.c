@@ -20,15 +20,43 @@
 
 static char policy_program[4096];	/* path of the executable; written once by each first caller */
 
+static char policy_started[4096];	/* its name as a plain path; written by xr_policy_init */
+
 /*
  * What the program was started by, where that is a path: a link to the executable, or a
  * script, which is what people call it.
  */
 static const char *policy_name(void)
 {
-	const char *as = (const char *)getauxval(AT_EXECFN);
+	const char *as = policy_started[0] ? policy_started : (const char *)getauxval(AT_EXECFN);
 
 	return as && *as && strncmp(as, "/dev/fd/", 8) ? as : NULL;
+}
+
+/* The link itself stays, only the way to it is made plain; the kernel says where that is. */
+void xr_policy_init(void)
+{
+	const char *as = policy_name(), *base;
+	char way[sizeof(policy_started)], link[32];
+	size_t room = sizeof(policy_started);
+	long fd, n;
+
+	if (!as || !xr_cfg.n_rules || xr_config_plain_path(as))
+		return;
+	base = strrchr(as, '/');
+	base = base ? base + 1 : as;
+	if (xr_snprintf(way, sizeof(way), "%.*s", (int)(base - as), as) >= (int)sizeof(way))
+		return;
+	fd = xr_sys4(SYS_openat, AT_FDCWD, base == as ? "." : way, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+	if (fd < 0)
+		return;
+	xr_snprintf(link, sizeof(link), "/proc/self/fd/%ld", fd);
+	n = xr_sys4(SYS_readlinkat, AT_FDCWD, link, way, sizeof(way) - 1);
+	xr_sys1(SYS_close, fd);
+	if (n <= 0 || *way != '/' || (size_t)n + 1 + strlen(base) >= room)
+		return;
+	way[n] = '\0';
+	xr_snprintf(policy_started, room, "%s/%s", n > 1 ? way : "", base);
 }
 
 static const char *policy_exe(void)

@@ -55,6 +55,7 @@ void xr_process_init(void)
 	alive_page();
 	xr_stats_add(XR_STAT_CONFIG_WARNINGS,
 		     (uint64_t)xr_config_load(&xr_cfg, NULL, environ, NULL, NULL));
+	xr_policy_init();
 	xr_active = xr_cfg.enabled && xr_cfg.fabric != XR_FABRIC_NONE && xr_cfg.max_flows;
 	xr_stats_off(xr_config_off(&xr_cfg));
 	xr_far_init();

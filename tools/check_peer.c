@@ -15,6 +15,7 @@
 #include "core/reach.h"
 #include "probe.h"
 #include "segment.h"
+#include "target.h"
 
 int xr_check_resolve(const char *endpoint, struct addrinfo **ai)
 {
@@ -138,6 +139,19 @@ static bool peer_is_short_of_fds(pid_t pid)
 	return xr_probe_fds_scarce(soft, hard);
 }
 
+/* Where it was when it started by a relative name is gone; of that name the part behind the last slash is compared. */
+static void check_server_rule(const struct xr_config *cfg, const struct xr_listener *who, const char *name,
+			      const struct sockaddr *sa)
+{
+	check_rule(cfg, who->exe, *who->as ? who->as : name, XR_ROLE_SERVER, sa, sa, XR_REASON_PEER_NOT_XRDMA);
+	for (uint32_t i = 0; i < cfg->n_rules && !xr_config_plain_path(who->as); i++)
+		if (strchr(cfg->rule[i].program, '/')) {
+			xr_check_report(XR_NOTE, "rule", "as its server: by which path it was started cannot be known; "
+					"the rule of line %u names one", cfg->rule[i].line);
+			return;
+		}
+}
+
 /* A server under xrdma: does it keep its connections, or this one, to TCP? False: its settings are not known. */
 static bool check_server(const struct xr_config *ours, const struct xr_listener *who, const struct sockaddr *sa)
 {
@@ -163,8 +177,7 @@ static bool check_server(const struct xr_config *ours, const struct xr_listener 
 	if (why)
 		xr_check_blocked(XR_REASON_PEER_NOT_XRDMA);
 	if (config)
-		check_rule(&cfg, who->exe, segment ? seg.program : NULL, XR_ROLE_SERVER, sa, sa,
-			   XR_REASON_PEER_NOT_XRDMA);
+		check_server_rule(&cfg, who, segment ? seg.program : NULL, sa);
 	else
 		xr_check_report(XR_NOTE, "listener", "its settings cannot be known: its environment is overwritten, or "
 				"not ours to read");
@@ -198,13 +211,15 @@ struct xr_check_peer xr_check_peer(const struct xr_config *cfg, const struct add
 				   const char *program)
 {
 	struct xr_check_peer peer = {.far = false};
-	char host[NI_MAXHOST], port[NI_MAXSERV], exe[PATH_MAX];
+	char host[NI_MAXHOST], port[NI_MAXSERV], exe[PATH_MAX] = "", as[PATH_MAX] = "";
 	struct xr_listener who;
 
 	getnameinfo(ai->ai_addr, ai->ai_addrlen, host, sizeof(host), port, sizeof(port),
 		    NI_NUMERICHOST | NI_NUMERICSERV);
-	check_rule(cfg, *program ? realpath(program, exe) : NULL, *program ? program : NULL,
-		   XR_ROLE_CLIENT, ai->ai_addr, NULL, XR_REASON_RULE);
+	if (*program)
+		xr_target_seen(program, exe, as);
+	check_rule(cfg, *program ? exe : NULL, *program ? as : NULL, XR_ROLE_CLIENT, ai->ai_addr, NULL,
+		   XR_REASON_RULE);
 	if (!xr_probe_is_local(ai->ai_addr, ai->ai_addrlen)) {
 		peer.dir = *cfg->run_dir && !xr_probe_run_dir(cfg->run_dir);
 		peer.far = check_far(cfg, host, peer.dir);

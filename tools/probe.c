@@ -12,8 +12,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -222,6 +224,39 @@ static bool holds_socket(const char *pid, unsigned long inode)
 	return found;
 }
 
+/* The kernel noted in the auxiliary vector where it left the name that it was given. */
+static void read_started_as(pid_t pid, char as[PATH_MAX])
+{
+	unsigned long aux[128] = {0};
+	struct iovec here = {as, PATH_MAX - 1}, there = {NULL, 0};
+	char path[40];
+	ssize_t n;
+	FILE *f;
+
+	*as = '\0';
+	snprintf(path, sizeof(path), "/proc/%d/auxv", (int)pid);
+	f = fopen(path, "re");
+	if (!f)
+		return;
+	n = (ssize_t)fread(aux, 2 * sizeof(*aux), XR_ARRAY_LEN(aux) / 2, f);
+	fclose(f);
+	for (ssize_t i = 0; i < n; i++)
+		if (aux[2 * i] == AT_EXECFN)
+			there.iov_base = (void *)aux[2 * i + 1];
+	/* it lies at the end of the stack: no further than to the end of a page, which may be the last */
+	while (there.iov_base && here.iov_len) {
+		size_t page = 4096 - ((uintptr_t)there.iov_base & 4095);
+
+		there.iov_len = page < here.iov_len ? page : here.iov_len;
+		n = process_vm_readv(pid, &here, 1, &there, 1, 0);
+		if (n <= 0 || memchr(here.iov_base, '\0', (size_t)n))
+			break;
+		here.iov_base = (char *)here.iov_base + n;
+		here.iov_len -= (size_t)n;
+		there.iov_base = (char *)there.iov_base + n;
+	}
+}
+
 static void look_at_process(const char *pid, struct xr_listener *who)
 {
 	char path[300], line[4400];
@@ -243,6 +278,7 @@ static void look_at_process(const char *pid, struct xr_listener *who)
 	snprintf(path, sizeof(path), "/proc/%s/exe", pid);
 	n = readlink(path, who->exe, sizeof(who->exe) - 1);
 	who->exe[n > 0 ? n : 0] = '\0';
+	read_started_as(who->pid, who->as);
 	snprintf(path, sizeof(path), "/proc/%s/maps", pid);
 	f = fopen(path, "re");
 	if (!f)

@@ -33,6 +33,7 @@ struct xr_listener {
 	uid_t uid;
 	char program[64];
 	char exe[PATH_MAX];
+	char as[PATH_MAX]; /* what the kernel was given to start it; empty: not ours to read */
 	bool preloaded;	   /* it runs under xrdma */
 	bool known;	   /* whether it does could be found out */
 };

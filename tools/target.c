@@ -16,6 +16,8 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include "core/config.h"
+
 #if defined(__x86_64__)
 #define OUR_MACHINE EM_X86_64
 #elif defined(__aarch64__)
@@ -215,6 +217,88 @@ const char *xr_target_interpreter(const char *path, char *buf, size_t size, int 
 		snprintf(at, sizeof(at), "%s", buf);
 	}
 	return NULL;
+}
+
+/* What env(1) is told to start by the line of a script; NULL: there is more to it than can be followed here. */
+static char *env_program(char *line)
+{
+	char *rest, *word = strtok_r(line, " \t", &rest);
+	bool split = word && !strcmp(word, "-S");
+
+	if (split || (word && !strcmp(word, "--split-string")))
+		word = strtok_r(NULL, " \t", &rest);
+	else if (word && !strncmp(word, "-S", 2))
+		word += 2;
+	while (word && strchr(word, '=') && *word != '-')
+		word = strtok_r(NULL, " \t", &rest);
+	return word && *word && *word != '-' && !strpbrk(word, "\"'\\$") ? word : NULL;
+}
+
+/* The line behind #!, without its end.  -1: it has none. */
+static int script_line(const char *path, char *line, size_t size)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	ssize_t n = fd < 0 ? -1 : pread(fd, line, size - 1, 0);
+
+	if (fd >= 0)
+		close(fd);
+	line[n > 0 ? n : 0] = '\0';
+	if (n < 3 || memcmp(line, "#!", 2))
+		return n > 0 && memcmp(line, ELFMAG, n < SELFMAG ? (size_t)n : SELFMAG) ? -ENOEXEC : -1;
+	line[strcspn(line, "\n")] = '\0';
+	memmove(line, line + 2, strlen(line + 2) + 1);
+	return 0;
+}
+
+/* The way to it without links and dots; it is not followed itself. */
+static void plain_path(const char *path, char plain[PATH_MAX])
+{
+	const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+	char way[PATH_MAX], *dir;
+
+	snprintf(plain, PATH_MAX, "%s", path);
+	if (xr_config_plain_path(path))
+		return;
+	snprintf(way, sizeof(way), "%.*s", (int)(base - path), path);
+	dir = realpath(*way ? way : ".", NULL);
+	if (dir && strlen(dir) + strlen(base) + 2 <= PATH_MAX)
+		strcpy(stpcpy(stpcpy(plain, dir[1] ? dir : ""), "/"), base);
+	free(dir);
+}
+
+void xr_target_seen(const char *path, char exe[PATH_MAX], char as[PATH_MAX])
+{
+	char at[PATH_MAX], line[256], found[PATH_MAX], *interp, *args, *name;
+
+	plain_path(path, as);
+	snprintf(at, sizeof(at), "%s", path);
+	for (int depth = 0; depth <= SCRIPT_DEPTH; depth++) {
+		int err = script_line(at, line, sizeof(line));
+
+		if (err == -ENOEXEC) { /* execvp(3), and xrdma-run, take it for one of the shell */
+			strcpy(as, strcpy(at, "/bin/sh"));
+			continue;
+		}
+		if (err)
+			break;
+		interp = line + strspn(line, " \t");
+		args = interp + strcspn(interp, " \t");
+		if (*args)
+			*args++ = '\0';
+		snprintf(at, sizeof(at), "%s", interp);
+		name = strrchr(interp, '/');
+		if (strcmp(name ? name + 1 : interp, "env"))
+			continue;
+		name = env_program(args);
+		if (!name || xr_target_find(name, found)) {
+			*exe = *as = '\0';
+			return;
+		}
+		strcpy(at, found);
+		plain_path(found, as);
+	}
+	if (!realpath(at, exe))
+		*exe = '\0';
 }
 
 const char *xr_target_object_obstacle(const char *path)

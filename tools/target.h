@@ -32,6 +32,13 @@ const char *xr_target_obstacle(const char *path, char *buf, size_t size);
  */
 const char *xr_target_interpreter(const char *path, char *buf, size_t size, int *err);
 
+/*
+ * How [rule] sees the program once it runs: exe is the executable behind the links, or what interprets a
+ * script; as the path that the kernel is given for it, made plain as the program does it at its start.  A
+ * script for env(1) is known by what env starts.  Both are empty where that cannot be told.
+ */
+void xr_target_seen(const char *path, char exe[PATH_MAX], char as[PATH_MAX]);
+
 /* Why a file cannot be a preload object of this machine, or NULL. */
 const char *xr_target_object_obstacle(const char *path);
 

@@ -11,7 +11,7 @@ import tempfile
 
 import pytest
 
-from harness import Proc, find, xr_stat
+from harness import Proc, find, flows_of, until, xr_stat
 from test_tools import HELLO, clean_env, run  # noqa: F401  (run is a fixture)
 
 SERVER = ("import socket, sys; s = socket.create_server(('127.0.0.1', 0)); "
@@ -151,6 +151,74 @@ def test_rules_of_either_end(run, server):
     run.conf.write_text("[rule]\nrole = client\nprogram = sh\naction = tcp\n")
     says(run("--check=" + where, "/bin/sh"), "rule", "as its client: the one of line 1 matches: tcp")
     assert run("--check=" + where, "/bin/true").returncode == 0
+
+
+# both ends in one process, which has left the directory that it was started in
+BOTH_ENDS = """import os, socket, sys
+os.chdir("/")
+l = socket.create_server(("127.0.0.1", 0))
+c = socket.create_connection(l.getsockname())
+s = l.accept()[0]
+print(l.getsockname()[1], flush=True)
+for line in sys.stdin:
+    for _ in range(50):
+        c.send(b"x" * 500), s.recv(500), s.send(b"y" * 500), c.recv(500)
+    print(flush=True)
+"""
+
+
+@pytest.fixture
+def scripts(tmp_path):
+    """A directory, by way of a link to it, with scripts of which each is started in another way."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    for name, first in (("plain", "#!/usr/bin/python3"), ("by-env", "#!/usr/bin/env python3"),
+                        ("split", "#!/usr/bin/env -S A=1 python3 -u")):
+        (tmp_path / "real" / name).write_text(first + "\n" + BOTH_ENDS)
+        (tmp_path / "real" / name).chmod(0o755)
+    (tmp_path / "real" / "other").symlink_to("plain")
+    return tmp_path
+
+
+@pytest.mark.parametrize("start, rule, holds", [
+    ("./plain", "%s/real/plain", True), ("../real/plain", "%s/real/plain", True), ("./plain", "plain", True),
+    ("./plain", "%s/real/other", False), ("./other", "%s/real/other", True), ("./plain", "/plain", False),
+    ("./plain", "python3*", True), ("./by-env", "by-env", False), ("./by-env", "python3", True),
+    ("./split", "%s/real/split", False), ("./split", "/usr/bin/python3", True)])
+def test_a_path_in_a_rule_and_a_relative_name(run, scripts, start, rule, holds):
+    """Whatever the program was started by, the rule is followed, and --check says beforehand that it will be."""
+    rule = rule.replace("%s", str(scripts))
+    run.conf.write_text("[rule]\nrole = client\nprogram = %s\naction = tcp\n" % rule)
+    env = {**clean_env(scripts), "XRDMA_CONF": str(run.conf), "PATH": "/usr/bin:/bin"}
+    p = Proc([start], shim=True, env=env, cwd=scripts / "link")
+    try:
+        where = "127.0.0.1:" + p.line()
+
+        def settled():
+            p.say("\n")
+            p.line()
+            client = [f for f in flows_of({**os.environ, **env}) if f["role"] == "client"][0]
+            return client["reason"] == "rule" if holds else client["carrier"] == "shm"
+
+        until(settled, what="the rule's end")
+        got = subprocess.run([find("xrdma-run", "tools/xrdma-run"), "--check=" + where, start], text=True, env=env,
+                             cwd=scripts / "link", capture_output=True, timeout=30, check=False)
+        assert ("as its client: the one of line 1 matches: tcp" in got.stdout) == holds, got.stdout
+    finally:
+        p.stop()
+
+
+def test_a_path_in_a_rule_of_the_server(run, scripts):
+    """Its name is read from the process; where that is relative, what it stood for is not known any more."""
+    run.conf.write_text("[rule]\nrole = server\nprogram = %s/real/plain\naction = tcp\n" % scripts)
+    env = {**clean_env(scripts), "XRDMA_CONF": str(run.conf), "PATH": "/usr/bin:/bin"}
+    for start, word in ((str(scripts / "real" / "plain"), "as its server: the one of line 1 matches: tcp"),
+                        ("./plain", "by which path it was started cannot be known; the rule of line 1 names one")):
+        p = Proc([start], shim=True, env=env, cwd=scripts / "real")
+        try:
+            assert word in run("--check=127.0.0.1:" + p.line()).stdout
+        finally:
+            p.stop()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
