@@ -266,6 +266,8 @@ static void ep_share_begin(struct xr_epoll *ep)
 	ep->life = (uint32_t)life;
 	xr_store_relaxed(&s->asleep, 0);
 	xr_store_relaxed(&s->owner, xr_getpid());
+	xr_store_relaxed(&s->nsaid, 0);
+	memset(s->said, 0, sizeof(s->said));
 	/* a child that waits for the earlier one to be seen waits no more */
 	xr_store_relaxed(&s->seen, life << 32);
 	/* release: who finds this life there finds nothing of the one before */

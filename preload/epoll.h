@@ -84,12 +84,29 @@ struct xr_epheir {
  * its record.  That may be another file's by the time a child comes for one that it inherited: so what is counted
  * is counted in a life (the upper half), which is new with each file.
  */
+#define XR_EP_SAYINGS	16u	/* of a file that are kept for processes that have yet to hear them */
+
+/* back: it is in the kernel's set from now on */
+enum xr_ep_says { XR_EP_SAYS_SET, XR_EP_SAYS_GONE, XR_EP_SAYS_FIRED, XR_EP_SAYS_BACK };
+
+/* What a process has made of a registration that is in the inner sets of several (epoll_said.c). */
+struct xr_epsaid {
+	_Atomic uint32_t seq;		/* which one it is; while it is written: 0 */
+	int fd, by;			/* whose, and of which process */
+	uint32_t events;
+	struct xr_flow *flow;
+	uint64_t data;
+	uint8_t what;			/* enum xr_ep_says */
+};
+
 struct xr_epshare {
 	_Atomic uint64_t want;		/* a child has come, and counts */
 	_Atomic uint64_t seen;		/* as far as the owner knows */
 	_Atomic uint32_t asleep;	/* its threads in epoll_wait that would have to be woken to see */
 	_Atomic int owner;		/* its process */
+	_Atomic uint32_t nsaid;		/* in this life */
 	const char *_Atomic bell;	/* path of the FIFO that wakes them, family memory as well; NULL: none */
+	struct xr_epsaid said[XR_EP_SAYINGS];
 } __attribute__((aligned(XR_CACHELINE)));
 
 /* One registration: (epoll file, descriptor, flow). */
@@ -127,6 +144,7 @@ struct xr_epreg {
 	uint8_t blocked;		/* there was no space to send when last looked at */
 	uint8_t again;			/* told while busy */
 	uint8_t dead;			/* the thread that is busy with it frees it */
+	uint8_t said;			/* a change of it was, by this process or another */
 	uint32_t busy;			/* thread id that looks at it without the lock */
 } __attribute__((aligned(64)));
 
@@ -179,6 +197,7 @@ struct xr_epoll {
 	struct xr_epshare *share;	/* of the process whose file it was first */
 	struct xr_epshare *own_share;	/* of this memory, whatever file it is; NULL: none yet */
 	uint32_t life;			/* in `share` */
+	_Atomic uint32_t heard;		/* of what was said there; written under the lock */
 	int epfd;			/* one of the program's descriptors */
 	int outer, inner, kick;		/* ours; -1 until the first flow attaches */
 	_Atomic int top;		/* of several processes: holds outer and inner; else -1 */
@@ -359,6 +378,8 @@ static inline int xr_ep_must_lend(const struct xr_epoll *ep)
 
 /* Does that: all flows in it go to TCP.  No lock held. */
 void xr_ep_lend(struct xr_epoll *ep);
+/* Wakes the owner of a file that this process has inherited; 0: there is no way to. */
+int xr_ep_share_ring(const struct xr_epoll *old);
 
 /*
  * An inherited epoll file is used by the child: its members go back to TCP.  Returns what takes its place in this
@@ -389,6 +410,22 @@ void xr_ep_child_carries(struct xr_flow *f, struct xr_epflow *ef);
 int xr_ep_child_changed(const struct xr_epreg *r);
 /* In the parent, no lock held: the flow's registrations are the kernel's, as far as a child changed them. */
 void xr_ep_child_forget(struct xr_flow *f);
+
+/* ---- epoll_said.c: registrations of several processes --------------------- */
+
+/* This process has changed one: others that have it in a set of their own are to do so too.  The file's lock held. */
+void xr_ep_say(struct xr_epreg *r, enum xr_ep_says what);
+/* Others have. */
+static inline int xr_ep_must_hear(const struct xr_epoll *ep)
+{
+	/* relaxed: a hint, xr_ep_hear looks again; what comes later rings, or is heard with the next call */
+	return ep->share && xr_unlikely(xr_load_relaxed(&ep->share->nsaid) != xr_load_relaxed(&ep->heard));
+}
+/* Does as they did.  No lock held; or both are. */
+void xr_ep_hear(struct xr_epoll *ep);
+void xr_ep_hear_locked(struct xr_epoll *ep);
+/* Both changed or added, without a word to others. */
+void xr_ep_reg_set(struct xr_epreg *r, const struct epoll_event *ev);
 
 /* ---- epoll_order.c: what was ready first is reported first --------------- */
 

@@ -29,10 +29,10 @@
 /* ---- what a child inherits ----------------------------------------------- */
 
 /* Together 64 KiB. */
-#define HEIRS	1290u
-#define SHARES	48u
+#define HEIRS	1180u
+#define SHARES	12u
 
-#define SHARES_MORE	1024u	/* in 64 KiB */
+#define SHARES_MORE	80u	/* in 64 KiB */
 
 /* Family memory, never given back: a registration has one for as long as its memory is there. */
 static struct heirs {
@@ -96,12 +96,12 @@ void xr_ep_share_bell(struct xr_epoll *ep)
 	/* the path of a process is the same as long as it lives */
 	if (!*heirs_own->bell)
 		memcpy(heirs_own->bell, bell, strlen(bell) + 1);
-	/* release: pairs with share_ring */
+	/* release: pairs with xr_ep_share_ring */
 	xr_store_release(&ep->share->bell, heirs_own->bell);
 }
 
 /* For the owner of a file, by the eventfd that was there at the fork, or else by what there is for operators. */
-static int share_ring(const struct xr_epoll *old)
+int xr_ep_share_ring(const struct xr_epoll *old)
 {
 	static const uint64_t one = 1;
 	const char *bell;
@@ -310,7 +310,7 @@ static void child_tells(const struct xr_epoll *old)
 	if (!want)
 		return;
 	for (p = old; p; p = p->parents)
-		share_ring(p);
+		xr_ep_share_ring(p);
 	end = xr_now_ns() + TELL_WAIT;
 	while (!share_is_seen(s, want) && atomic_load(&s->asleep) && xr_ns_left(end)) {
 		/* who was killed in its sleep still counts */
@@ -376,9 +376,11 @@ struct xr_epoll *xr_ep_adopt(struct xr_epoll *old, int epfd)
 	struct heirs *c;
 	struct xr_epoll *ep;
 	struct xr_epheir *h, got;
+	uint32_t heard;
 	int fd;
 
 	child_tells(old);
+	heard = old->share ? xr_load_relaxed(&old->share->nsaid) : 0;
 	c = heirs;
 	/* before big: it takes locks of the flow */
 	for (h = heir_next(old, &c, NULL); h; h = heir_next(old, &c, h)) {
@@ -400,6 +402,8 @@ struct xr_epoll *xr_ep_adopt(struct xr_epoll *old, int epfd)
 		return NULL;
 	}
 	ep->fds = 0;
+	/* what the owner has said before is in what it left */
+	xr_store_relaxed(&ep->heard, heard);
 	for (fd = xr_fd_next(0); fd >= 0; fd = xr_fd_next(fd + 1))
 		if (xr_fd_epoll(fd) == old && xr_fd_set(fd, ep, XR_FD_EPOLL) != (uintptr_t)-1)
 			ep->fds++;
@@ -428,7 +432,7 @@ void xr_ep_child_pass_on(struct xr_epoll *ep)
 	if (now - xr_xchg(&ep->passed, 0) < PASS_ON_ECHO)
 		return;
 	for (old = ep->parents; old; old = old->parents)
-		rung |= share_ring(old);
+		rung |= xr_ep_share_ring(old);
 	if (!rung)
 		return;
 	/* relaxed: threads that meet here ring once more, or once less */

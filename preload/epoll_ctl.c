@@ -30,7 +30,7 @@ static int sys_ctl_program(int epfd, int op, int fd, struct epoll_event *ev)
 	return (int)xr_sys4(SYS_epoll_ctl, epfd, op, fd, ev);
 }
 
-static void reg_set(struct xr_epreg *r, const struct epoll_event *ev)
+void xr_ep_reg_set(struct xr_epreg *r, const struct epoll_event *ev)
 {
 	r->events = ev->events | EPOLLERR | EPOLLHUP;
 	r->data = ev->data.u64;
@@ -47,6 +47,12 @@ static void reg_set(struct xr_epreg *r, const struct epoll_event *ev)
 		xr_ep_push(r);
 		xr_ep_kick(r->ep);
 	}
+}
+
+static void reg_set(struct xr_epreg *r, const struct epoll_event *ev)
+{
+	xr_ep_reg_set(r, ev);
+	xr_ep_say(r, XR_EP_SAYS_SET);
 }
 
 /*
@@ -80,6 +86,7 @@ static int ctl_quick(struct xr_epoll *ep, int op, int fd, struct xr_flow *f,
 		xr_ep_heir(r);
 		r->seq++;
 		xr_ep_unlist(r);
+		xr_ep_say(r, XR_EP_SAYS_GONE);
 		e = 0;
 	} else if ((ev->events | r->events) & EPOLLEXCLUSIVE) {
 		e = -EINVAL;
@@ -113,11 +120,13 @@ static int ctl_add_attached(struct xr_epoll *ep, struct xr_flow *f, struct xr_ep
 	if (!r)
 		return -ENOMEM;
 	e = xr_ep_reg_attach(r, 0);
-	if (e)
+	if (e) {
 		xr_ep_reg_free(r);
-	else
-		xr_ep_kick(ep);
-	return e;
+		return e;
+	}
+	xr_ep_kick(ep);
+	xr_ep_say(r, XR_EP_SAYS_SET);
+	return 0;
 }
 
 /* Both locks held.  The kernel carries the flow. */
@@ -167,12 +176,14 @@ static int ctl_del(int epfd, struct xr_epreg *r, int fd, struct epoll_event *ev)
 
 	if (r->attached && r->absent)
 		return -ENOENT;
+	if (!r->attached && !r->parked)
+		e = sys_ctl_program(epfd, EPOLL_CTL_DEL, fd, ev);
+	if (e)
+		return e;
+	xr_ep_say(r, XR_EP_SAYS_GONE);
 	if (r->attached)
 		xr_ep_reg_leave(r);
-	else if (!r->parked)
-		e = sys_ctl_program(epfd, EPOLL_CTL_DEL, fd, ev);
-	if (!e)
-		xr_ep_reg_free(r);
+	xr_ep_reg_free(r);
 	return e;
 }
 
@@ -327,6 +338,8 @@ int xr_epoll_ctl(int epfd, int op, int fd, struct epoll_event *ev)
 			xr_ep_child_forget(f);
 		if (xr_ep_must_lend(ep))
 			xr_ep_lend(ep);
+		if (xr_ep_must_hear(ep))
+			xr_ep_hear(ep);
 		r = ctl_quick(ep, op, fd, f, ev);
 		if (r != 1)
 			return r;

@@ -110,9 +110,18 @@ static int reg_add_closed(const struct xr_epreg *r)
 /* Back in the outer set, with the program's interest.  Both locks. */
 static void reg_detach(struct xr_epreg *r)
 {
+	struct xr_epoll *ep = r->ep;
 	struct xr_flow *f = r->flow;
 	int e;
 
+	/* another process may have brought it there, and changed it since */
+	if (xr_ep_must_hear(ep)) {
+		uint16_t gen = r->gen;
+
+		xr_ep_hear_locked(ep);
+		if (r->gen != gen || !r->attached)
+			return;
+	}
 	xr_ep_reg_leave(r);
 	r->seq++;
 	/* what a child made of it is in the kernel's set already, or is that child's to bring there */
@@ -120,9 +129,10 @@ static void reg_detach(struct xr_epreg *r)
 		xr_ep_reg_free(r);
 		return;
 	}
-	if (r->fired && r->ep->parents) {
+	if (r->fired && (ep->parents || r->said)) {
 		/* the nearest that the kernel has to a fired one: the other processes can arm it again */
-		xr_ep_sys_ctl(r->ep->outer, EPOLL_CTL_ADD, r->fd, EPOLLONESHOT, r->data);
+		if (!xr_ep_sys_ctl(ep->outer, EPOLL_CTL_ADD, r->fd, EPOLLONESHOT, r->data))
+			xr_ep_say(r, XR_EP_SAYS_BACK);
 		return;
 	}
 	if (r->fired) {
@@ -132,12 +142,14 @@ static void reg_detach(struct xr_epreg *r)
 		return;
 	}
 	if (xr_likely(xr_fd_flow(r->fd) == f))
-		e = xr_ep_sys_ctl(r->ep->outer, EPOLL_CTL_ADD, r->fd, r->events, r->data);
+		e = xr_ep_sys_ctl(ep->outer, EPOLL_CTL_ADD, r->fd, r->events, r->data);
 	else
 		e = reg_add_closed(r);
+	if (!e)
+		xr_ep_say(r, XR_EP_SAYS_BACK);
 	/* of two processes that changed it the file's own has the last word */
-	if (e == -EEXIST && r->ef->heir && !r->ep->parents)
-		e = xr_ep_sys_ctl(r->ep->outer, EPOLL_CTL_MOD, r->fd, r->events, r->data);
+	if (e == -EEXIST && r->ef->heir && !ep->parents)
+		e = xr_ep_sys_ctl(ep->outer, EPOLL_CTL_MOD, r->fd, r->events, r->data);
 	if (e && e != -EEXIST)
 		xr_warn("a descriptor could not return to its epoll set: error %d", -e);
 }

@@ -390,6 +390,7 @@ static int visit_report(struct ep_visit *v, struct epoll_event *ev, int rest, ui
 			xr_ep_heir(r);
 			if (xr_unlikely(r->ep->parents != NULL))
 				xr_ep_child_changes(r->ep, r->flow, r->ef);
+			xr_ep_say(r, XR_EP_SAYS_FIRED);
 			return 1;
 		}
 		ready_add(r);

@@ -351,7 +351,7 @@ static int wait_sleep(struct ep_wait *w)
 	wait_is_asleep(ep, 1);
 	in.asleep = IN_SLEEP;
 	/* who rings looks for sleepers after it has asked, and this one for that after it counts */
-	lend = xr_ep_must_lend(ep);
+	lend = xr_ep_must_lend(ep) || xr_ep_must_hear(ep);
 	then = xr_now_ns();
 	slice = then + XR_WAIT_PEER;
 	pthread_cleanup_push(sleep_cancelled, ep);
@@ -465,6 +465,8 @@ static int wait_fabric(struct ep_wait *w)
 		xr_control_check();
 		if (xr_ep_must_lend(ep))
 			xr_ep_lend(ep);
+		if (xr_ep_must_hear(ep))
+			xr_ep_hear(ep);
 		if (wait_both(w, 0, last ? w->sigmask : NULL, last))
 			return 0;
 		if (!last && !signalled(w) && !xr_load_acquire(&ep->attached) &&
@@ -521,6 +523,8 @@ static int wait_all(struct ep_wait *w)
 	}
 	if (xr_ep_must_lend(w->ep))
 		xr_ep_lend(w->ep);
+	if (xr_ep_must_hear(w->ep))
+		xr_ep_hear(w->ep);
 	/* what a child has heard in its place */
 	if (xr_load_acquire(&w->ep->attached) && xr_unlikely(xr_ep_lent(w->ep)))
 		xr_store_relaxed(&w->ep->dirty, 1);

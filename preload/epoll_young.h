@@ -92,7 +92,7 @@ static inline int xr_epoll_wait_ms(struct xr_epoll *ep, int epfd, struct epoll_e
 	uint64_t begun = 0;
 
 	/* the call of a program of which nothing has moved: the kernel's, and a look at its answer */
-	if (xr_likely(ep->gen == xr_ep_gen && !xr_load_relaxed(&ep->dirty))) {
+	if (xr_likely(ep->gen == xr_ep_gen && !xr_load_relaxed(&ep->dirty) && !xr_ep_must_hear(ep))) {
 		/*
 		 * Another thread may move a flow meanwhile; else only a handler can, at once before the call
 		 * or in it, which then fails with EINTR.

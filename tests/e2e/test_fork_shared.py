@@ -214,3 +214,110 @@ def test_two_children_take_up_two_files_at_once(live):
     if live.env.lifts:
         assert [live.carriers(c)["server"]["reason"] for c, s in ends[:2]] == ["inherited"] * 2
         assert live.is_up(ends[2][0]), live.carriers(ends[2][0])
+
+
+def unread_of_both(live, flags=EV_IN, registered=True):
+    """Bytes lie unread in the segment, and the peer makes no call: so they stay there."""
+    k = Shared(live, flags, registered)
+    live.c.sendall(1000)
+    arrived(live.s, 1000)
+    want = {7: flags} if registered and flags else {}
+    assert k.told(k.child) == want and k.told(k.sh) == want
+    return k
+
+
+def soon(k, who, want):
+    harness.until(lambda: k.told(who) == want, 3, lambda: "%r, not %r" % (k.told(who), want))
+
+
+@pytest.mark.parametrize("changes", ["child", "parent"])
+@pytest.mark.parametrize("end", ["stays", "taken out"])
+def test_changed_while_bytes_lie_unread(live, changes, end):
+    """The set is one, wherever the bytes are: what one makes of a registration holds for the other."""
+    k = unread_of_both(live)
+    a, b = (k.child, k.sh) if changes == "child" else (k.sh, k.child)
+    assert k.ctl(a, MOD, EV_IN | EV_OUT, 8) is None
+    assert k.told(b) == k.told(a) == {8: EV_IN | EV_OUT}
+    assert k.ctl(b, MOD, EV_IN, 9) is None
+    assert k.told(a) == k.told(b) == {9: EV_IN}
+    assert k.ctl(a, DEL) is None
+    assert k.told(b) == k.told(a) == {}
+    assert k.ctl(b, DEL) == "ENOENT" and k.ctl(b, MOD, EV_IN, 1) == "ENOENT"
+    assert k.ctl(b, ADD, EV_IN, 10) is None
+    assert k.ctl(a, ADD, EV_IN, 11) == "EEXIST"
+    assert k.told(a) == k.told(b) == {10: EV_IN}
+    if end == "taken out":
+        assert k.ctl(a, DEL) is None
+    assert live.s.recv(1000, WAITALL).ret == 1000
+    assert k.told(a) == k.told(b) == {}
+    live.c.sendall(10)
+    want = {} if end == "taken out" else {10: EV_IN}
+    soon(k, a, want)
+    soon(k, b, want)
+    assert k.ctl(b, DEL) == ("ENOENT" if end == "taken out" else None)
+    assert k.ctl(a, ADD, EV_IN, 12) is None
+    soon(k, a, {12: EV_IN})
+    soon(k, b, {12: EV_IN})
+
+
+@pytest.mark.parametrize("adds", ["child", "parent"])
+def test_added_while_bytes_lie_unread(live, adds):
+    k = unread_of_both(live, registered=False)
+    a, b = (k.child, k.sh) if adds == "child" else (k.sh, k.child)
+    assert k.ctl(a, ADD, EV_IN, 8) is None
+    assert k.told(a) == {8: EV_IN}
+    assert k.told(b) == {8: EV_IN}
+    assert k.ctl(b, ADD, EV_IN, 9) == "EEXIST"
+    assert k.ctl(b, MOD, EV_IN, 9) is None
+    assert k.told(b) == k.told(a) == {9: EV_IN}
+    assert live.s.recv(1000, WAITALL).ret == 1000
+    assert k.told(a) == k.told(b) == {}
+    assert k.ctl(b, DEL) is None
+    live.c.sendall(10)
+    assert k.told(a, 200) == k.told(b, 200) == {}
+    assert k.ctl(a, DEL) == "ENOENT"
+
+
+@pytest.mark.parametrize("fires", ["child", "parent"])
+def test_one_shot_while_bytes_lie_unread(live, fires):
+    """One of the two is told, and the other arms it again for both."""
+    k = Shared(live, registered=False)
+    live.c.sendall(1000)
+    arrived(live.s, 1000)
+    a, b = (k.child, k.sh) if fires == "child" else (k.sh, k.child)
+    assert k.told(k.child) == k.told(k.sh) == {}
+    assert k.ctl(a, ADD, EV_IN | EV_ONESHOT, 7) is None
+    assert k.told(a) == {7: EV_IN}
+    assert k.told(b) == k.told(a) == {}
+    assert k.ctl(b, MOD, EV_IN | EV_ONESHOT, 8) is None
+    assert k.told(a) == {8: EV_IN}
+    assert k.told(b) == k.told(a) == {}
+
+
+@pytest.mark.parametrize("changes", ["child", "parent"])
+def test_changed_under_one_that_sleeps(live, changes):
+    k = unread_of_both(live, 0)
+    a, b = (k.child, k.sh) if changes == "child" else (k.sh, k.child)
+    w = b.bg("epoll_wait", k.ep, 8, 8000)
+    b.asleep()
+    assert k.ctl(a, MOD, EV_IN, 9) is None
+    r = w.result()
+    assert r.words == ["%d:9" % EV_IN] and r.us < 4e6, r
+
+
+@pytest.mark.parametrize("reads", ["child", "parent"])
+def test_taken_out_when_they_are_read(live, reads):
+    """One has come by since they were read, and has taken it out; the other, who comes later, does not bring it back."""
+    k = unread_of_both(live)
+    a, b = (k.child, k.sh) if reads == "child" else (k.sh, k.child)
+    assert k.ctl(a, MOD, EV_IN, 8) is None
+    assert k.told(b) == {8: EV_IN}
+    assert a("recv", live.s.fd, 1000, WAITALL, live.s.rx_key, live.s.rx).ret == 1000
+    assert k.told(a) == {}
+    assert k.ctl(a, DEL) is None
+    assert k.told(b) == {}
+    live.c.sendall(10)
+    assert k.told(b, 200) == k.told(a, 200) == {}
+    assert k.ctl(b, ADD, EV_IN, 9) is None
+    soon(k, a, {9: EV_IN})
+    soon(k, b, {9: EV_IN})
