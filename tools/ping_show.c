@@ -39,10 +39,18 @@ static void show_verdict(const struct ping_path *p)
 
 	if (why == XR_REASON_NONE)
 		printf("upgrade  yes, to %s\n", fabric_name(p));
+	else if (why == p->why && why == XR_REASON_PEER_NOT_XRDMA)
+		/* a program under xrdma, too, does not meet us: it has not used the connection */
+		printf("upgrade  no: %s (tried). No xr-ping -l answers at port %s%s%s%s%s.\n", xr_reason_name(why),
+		       p->opt->port, p->is_local ? "; of another program tells xrdma-run --check=" : "",
+		       p->is_local ? p->opt->host : "", p->is_local ? ":" : "", p->is_local ? p->opt->port : "");
 	else
 		printf("upgrade  no: %s (%s). %s\n", xr_reason_name(why),
 		       why == p->why ? "tried" : why == p->here ? "settings of this end" :
 		       "settings of the other end", xr_reason_text(why));
+	/* who mends the one only meets the other next */
+	if (p->why != XR_REASON_NONE && p->why != why && p->why != XR_REASON_PEER_NOT_XRDMA)
+		printf("         nor without that: %s (tried). %s\n", xr_reason_name(p->why), xr_reason_text(p->why));
 }
 
 void ping_show_path(const struct ping_path *p)

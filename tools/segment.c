@@ -111,6 +111,15 @@ int xr_segment_name(const char *name, pid_t *pid, uint64_t *start_time)
 	return 0;
 }
 
+bool xr_segment_foreign(pid_t pid)
+{
+	char path[40];
+	struct stat st;
+
+	snprintf(path, sizeof(path), "/proc/%d", (int)pid);
+	return geteuid() && !stat(path, &st) && st.st_uid != geteuid();
+}
+
 bool xr_segment_gone(pid_t pid, uint64_t start_time)
 {
 	unsigned long long start = 0;

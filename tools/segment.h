@@ -102,6 +102,9 @@ bool xr_segment_may_remove(uid_t uid);
 /* "pid.starttime" of a file name: 0 or -EINVAL. */
 int xr_segment_name(const char *name, pid_t *pid, uint64_t *start_time);
 
+/* There is such a process, but another user's, and what it publishes is not for us. */
+bool xr_segment_foreign(pid_t pid);
+
 /* Is this process, of our PID namespace, gone? */
 bool xr_segment_gone(pid_t pid, uint64_t start_time);
 

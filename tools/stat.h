@@ -49,6 +49,9 @@ int xr_stat_live(struct xr_stat_set *set);
 
 void xr_stat_release(struct xr_stat_set *set);
 
+/* Nothing was found of this process since it belongs to somebody else; told on stderr. False: there is none. */
+bool xr_stat_foreign(pid_t pid);
+
 /* A line on standard error. */
 void xr_stat_complain(const char *dir, const char *name, const char *why);
 

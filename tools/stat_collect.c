@@ -176,6 +176,15 @@ int xr_stat_collect(const struct xr_stat_options *opt, struct xr_stat_set *set)
 	return err;
 }
 
+bool xr_stat_foreign(pid_t pid)
+{
+	if (!pid || !xr_segment_foreign(pid))
+		return false;
+	fprintf(stderr, "xr-stat: process %d is another user's: only that user and root see its connections\n",
+		(int)pid);
+	return true;
+}
+
 void xr_stat_release(struct xr_stat_set *set)
 {
 	for (size_t i = 0; i < set->n; i++)

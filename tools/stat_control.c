@@ -229,6 +229,8 @@ int xr_stat_control(const struct xr_stat_options *opt)
 	}
 	free(t.asked);
 	if (!t.processes && !t.refused) {
+		if (xr_stat_foreign(opt->pid))
+			return 1;
 		fprintf(stderr, "xr-stat: no such process under xrdma in %s\n", opt->base);
 		return 1;
 	}

@@ -301,12 +301,19 @@ static void print_nothing(FILE *out, const struct xr_stat_options *opt, const st
 {
 	const char *whose = geteuid() ? " of yours" : "";
 	const char *what = opt->listeners && !opt->all ? "listening socket" : "connection";
-	size_t n = set->n ? set->n : xr_stat_programs(opt);
+	size_t n = set->n ? set->n : xr_stat_programs(opt), api, channels = 0;
 
+	/* channels are no part of a list of listening sockets */
+	api = opt->listeners && !opt->all ? 0 : set->n_api;
+	for (size_t i = 0; i < api; i++)
+		channels += set->api[i].n;
 	/* what is on channels follows; of a single process it is said on standard error */
-	if (set->n_api || (opt->pid && !set->n))
+	if (channels || (opt->pid && !set->n && !set->n_api))
 		return;
-	if (!n && opt->program)
+	if (api && !set->n)
+		fprintf(out, "%zu program%s on the public interface, no channels; looked in %s\n", api,
+			api == 1 ? "" : "s", opt->base);
+	else if (!n && opt->program)
 		fprintf(out, "no program%s under xrdma is called %s; looked in %s\n", whose, opt->program,
 			opt->base);
 	else if (!n)
@@ -354,7 +361,7 @@ static bool applies(const struct xr_segment *seg, int counter)
 
 void xr_stat_print_totals(FILE *out, const struct xr_stat_options *opt, const struct xr_stat_set *set)
 {
-	if (!set->n)
+	if (!set->n && !set->n_api)
 		print_nothing(out, opt, set);
 	for (size_t s = 0; s < set->n; s++) {
 		const struct xr_segment *seg = &set->seg[s];

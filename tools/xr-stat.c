@@ -224,8 +224,8 @@ static int show(FILE *out, void *arg)
 	else if (set.errors)
 		status = EXIT_PARTLY;
 	if (opt->pid && !set.n && !set.n_api && !set.errors) {
-		fprintf(stderr, "xr-stat: no process %d under xrdma in %s\n", (int)opt->pid,
-			opt->base);
+		if (!xr_stat_foreign(opt->pid))
+			fprintf(stderr, "xr-stat: no process %d under xrdma in %s\n", (int)opt->pid, opt->base);
 		status = EXIT_PARTLY;
 	}
 	xr_stat_release(&set);

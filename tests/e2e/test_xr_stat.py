@@ -4,13 +4,15 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
+import tempfile
 import termios
 import time
 
 import pytest
 
-from harness import SOURCE, find, prog
+from harness import SOURCE, find, prog, until
 
 
 class Publisher:
@@ -464,6 +466,40 @@ def test_channels_of_programs_on_the_public_interface(stat, channels, tmp_path):
     assert "log-store[%d] (dead)" % primary.pid in stat("-p", "--dead").stdout
     assert primary.pid not in [p["pid"] for p in json.loads(stat("-j").stdout)["channel_processes"]]
     assert not list(own(tmp_path).glob("%d.*" % primary.pid))
+
+
+def test_a_program_on_the_public_interface_without_channels(stat, tmp_path):
+    """It listens, and nobody has called: a bare header would leave open whether it was seen."""
+    p = subprocess.Popen([find("examples/log-store"), "xr-stat.%d" % os.getpid()], stdin=subprocess.PIPE,
+                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                         env={**os.environ, "XRDMA_STATS_DIR": str(tmp_path)})
+    try:
+        until(lambda: json.loads(stat("-j").stdout)["channel_processes"], what="its statistics")
+        for args in ([], ["-a"], ["--pid=%d" % p.pid]):
+            said = "1 program on the public interface, no channels; looked in %s\n" % tmp_path
+            assert stat(*args).stdout.endswith("\n" + said), args
+        # of listening sockets it has none that is under xrdma; other programs of this host may have
+        assert stat("-l").stdout.count("\n") > 1
+        totals = stat("-t").stdout
+        assert totals.startswith("log-store[%d]" % p.pid) and "no channels" not in totals
+    finally:
+        p.kill()
+        p.communicate()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+@pytest.mark.parametrize("args", [[], ["--retreat"], ["--return"], ["--set=spin=0"]])
+def test_a_process_of_somebody_else(args):
+    """It is there, and that it is not found is a matter of rights."""
+    with tempfile.TemporaryDirectory() as d, subprocess.Popen(["sleep", "60"]) as who:
+        os.chmod(d, 0o755)
+        shutil.copy(find("xr-stat", "tools/xr-stat"), d)
+        for pid, said in ((who.pid, "process %d is another user's: only that user and root see its connections" % who.pid),
+                          (2 ** 22 + 1, "under xrdma in %s" % d)):
+            p = subprocess.run([d + "/xr-stat", "--dir=" + d, "--pid=%d" % pid, *args], text=True, capture_output=True,
+                               timeout=30, check=False, user=65534, group=65534, extra_groups=[])
+            assert p.returncode == 1 and p.stderr.rstrip().endswith(said) and p.stderr.count("\n") == 1, p
+        who.kill()
 
 
 def test_a_file_of_channels_that_makes_no_sense(stat, channels, tmp_path):
