@@ -22,6 +22,7 @@ struct xr_trace_file {
 	enum xr_segment_life life;
 	uint64_t time_ns;	/* inode of the time namespace */
 	uint8_t boot[16];
+	bool here;		/* by the clock of this moment: of this kernel, and no copy of a file */
 	uint64_t real_off;	/* CLOCK_REALTIME less CLOCK_MONOTONIC, modulo 2^64 */
 	uint64_t written, lost, skipped;
 	size_t n;
@@ -52,6 +53,11 @@ struct xr_trace_set {
 	struct xr_trace_file *file;
 	size_t n;
 	unsigned int errors;	/* told on stderr */
+	/*
+	 * ns of the epoch at which reading began; 0: files that were named.  One is read after the other while
+	 * programs go on: of what began later only that end is known which was read last.
+	 */
+	uint64_t begun;
 };
 
 int xr_trace_find(const struct xr_trace_options *opt, struct xr_trace_set *set);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "trace.h"
@@ -96,9 +97,13 @@ static int find_files(const struct xr_trace_options *opt, struct xr_trace_set *s
 
 int xr_trace_find(const struct xr_trace_options *opt, struct xr_trace_set *set)
 {
+	struct timespec now;
+
 	memset(set, 0, sizeof(*set));
 	if (opt->files && *opt->files)
 		return find_files(opt, set);
+	clock_gettime(CLOCK_REALTIME, &now);
+	set->begun = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	return xr_segment_dirs(opt->base, find_in, &(struct find){ opt, set });
 }
 

@@ -140,6 +140,14 @@ static int by_time(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
+/* What began when the first file had been read already may be half a message, at random. */
+static bool too_late(const struct xr_trace_set *set, const struct xr_trace_msg *m)
+{
+	const struct xr_trace_file *base = m->sender.file ? m->sender.file : m->receiver.file;
+
+	return set->begun && base->here && first_at(m) > set->begun;
+}
+
 int xr_trace_join(const struct xr_trace_set *set, struct xr_trace_msgs *msgs)
 {
 	struct item *item;
@@ -163,7 +171,8 @@ int xr_trace_join(const struct xr_trace_set *set, struct xr_trace_msgs *msgs)
 		for (j = i + 1; j < n && item[j].d->span == item[i].d->span &&
 		     !memcmp(item[j].d->id, item[i].d->id, sizeof(item[i].d->id)); j++)
 			;
-		join_one(&item[i], j - i, &msgs->msg[msgs->n++]);
+		join_one(&item[i], j - i, &msgs->msg[msgs->n]);
+		msgs->n += !too_late(set, &msgs->msg[msgs->n]);
 	}
 	free(item);
 	qsort(msgs->msg, msgs->n, sizeof(*msgs->msg), by_time);

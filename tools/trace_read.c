@@ -123,6 +123,7 @@ static void fill(struct xr_trace_file *f, const struct xr_trace_header *h)
 	memcpy(f->boot, h->boot, sizeof(f->boot));
 	/* the same for all who share our clock: two pairs of readings never agree to the nanosecond */
 	f->real_off = ours ? clock_ns(CLOCK_REALTIME) - clock_ns(CLOCK_MONOTONIC) : h->real_ns - h->mono_ns;
+	f->here = ours;
 	f->written = h->head;
 	f->lost = h->lost;
 	f->skipped = h->skipped;

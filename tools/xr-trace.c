@@ -2,6 +2,7 @@
 /* xr-trace(1): where the time of messages went. */
 #include <argp.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -41,7 +42,7 @@ static const char doc[] =
 	"Show where the time of messages went that programs under xrdma, or on libxrdma, have traced: "
 	"by default percentiles over all of them. With FILE: of records that were copied from elsewhere, instead of "
 	"those of this host."
-	"\vThe setting trace_sample makes programs trace; xr-stat --set trace_sample=100 does so while they run.\n"
+	"\vThe setting trace_sample makes programs trace; xr-stat --set=trace_sample=100 does so while they run.\n"
 	"Exit status: 0 all shown, 1 something could not be read, 2 trouble.";
 
 static const char *hex(const char *arg, struct argp_state *state)
@@ -151,6 +152,24 @@ static int print(FILE *out, const struct xr_trace_options *opt, const struct xr_
 	return err;
 }
 
+/* --pid names nobody who could have been traced; told on stderr. */
+static bool nobody(const struct xr_trace_options *opt, const struct xr_trace_set *set)
+{
+	bool foreign = opt->pid && xr_segment_foreign(opt->pid);
+
+	if (!opt->pid || (opt->files && *opt->files) || (!foreign && (!kill(opt->pid, 0) || errno != ESRCH)))
+		return false;
+	for (size_t i = 0; i < set->n; i++)
+		if (set->file[i].pid == opt->pid)
+			return false;
+	if (foreign)
+		fprintf(stderr, "xr-trace: process %d is another user's: only that user and root see its messages\n",
+			(int)opt->pid);
+	else
+		fprintf(stderr, "xr-trace: no process %d, and no records of it in %s\n", (int)opt->pid, opt->base);
+	return true;
+}
+
 static int show(FILE *out, void *arg)
 {
 	const struct xr_trace_options *opt = arg;
@@ -165,7 +184,7 @@ static int show(FILE *out, void *arg)
 	if (err) {
 		fprintf(stderr, "xr-trace: %s\n", strerror(-err));
 		status = EXIT_TROUBLE;
-	} else if (set.errors) {
+	} else if (nobody(opt, &set) || set.errors) {
 		status = EXIT_PARTLY;
 	}
 	xr_trace_set_free(&set);

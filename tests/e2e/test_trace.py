@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -137,6 +138,31 @@ def test_nothing_that_was_asked_for_says_so(pair):
     p = pair()
     p.ask(50)
     assert re.match(r"no message that was asked for among the records of \d process", p.trace("-m", "--pid=1"))
+
+
+def test_messages_under_way_are_not_shown_by_halves(pair):
+    """One end's records are read after the other's, and the programs go on meanwhile: the latest messages are whole."""
+    # one in 50: 4096 records are those of a good while then, however long the reader is kept from its core
+    p = pair(XRDMA_TRACE_SAMPLE="50")
+    whole = shown = 0
+    for _ in range(10):
+        p.client.say("40000\n")
+        time.sleep(0.05)
+        lines = p.trace("-m", "-n", "10").splitlines()[::2]
+        assert p.client.line() == "done"
+        shown += len(lines)
+        whole += sum("?" not in line for line in lines)
+    # the one that is under way at that moment can miss an end
+    assert shown >= 80 and whole >= 0.85 * shown, (whole, shown)
+
+
+def test_a_process_that_is_not_there(tmp_path):
+    env = {**os.environ, "XRDMA_STATS_DIR": str(tmp_path)}
+    for args in ([], ["-m"], ["-j"]):
+        p = subprocess.run([find("xr-trace", "tools/xr-trace"), "--pid=%d" % (2 ** 22 + 1), *args], env=env, text=True,
+                           capture_output=True, timeout=20, check=False)
+        assert p.returncode == 1 and p.stderr == "xr-trace: no process %d, and no records of it in %s\n" % (
+            2 ** 22 + 1, tmp_path), p
 
 
 def test_spans_for_opentelemetry(pair):
