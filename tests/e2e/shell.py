@@ -99,6 +99,10 @@ class Shell:
     def bg(self, name, *args):
         return self._ask("&" + name, args)
 
+    def later(self, name, *args):
+        """By the main thread, which takes no other order until it has done this one."""
+        return self._ask(name, args)
+
     def _ask(self, name, args):
         id = next(self.ids)
         self.asked[id] = "%s %s" % (name, " ".join(str(int(a) if isinstance(a, int) else a) for a in args))
