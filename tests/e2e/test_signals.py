@@ -5,7 +5,8 @@ import socket
 
 import pytest
 
-from shell import EV_IN, WAITALL
+import shell
+from shell import EV_IN, EV_OUT, WAITALL
 
 pytestmark = [pytest.mark.timeout(30), pytest.mark.tsan]
 ALRM, USR1 = int(signal.SIGALRM), int(signal.SIGUSR1)
@@ -85,6 +86,25 @@ def test_restart_does_not_hold_for_poll(live):
         assert p.result(2).err == "EINTR", call
 
 
+@pytest.mark.parametrize("how", ["ppoll", "pselect", "epoll_pwait", "epoll_pwait2"])
+def test_the_mask_of_a_wait(live, how):
+    """A signal that only the call lets through ends it at once, is handled in it, and waits on if there is an event."""
+    def masked(events, ms, lets):
+        r = live.client("masked", how, live.c.fd, events, ms, lets)
+        return (r.err or r.ret, *r.words), r.us
+    for _ in range(3):
+        r, us = masked(EV_IN, 5000, 1)
+        assert r == ("EINTR", "1", "0") and us < 2e6
+        r, us = masked(EV_IN, 50, 0)
+        assert r == (0, "0", "1") and us > 40e3
+        assert masked(EV_OUT, 5000, 1)[0] == (1, "0", "1")
+        live.s.sendall(100)
+        live.client("poll", 3000, live.c.fd, EV_IN)
+        assert masked(EV_IN, 5000, 1)[0] == masked(EV_IN, 0, 0)[0] == (1, "0", "1")
+        assert live.c.recv(100, WAITALL).ret == 100
+    live.turns(10, 500)
+
+
 def test_restart_does_not_hold_with_timeout(live):
     """A socket with SO_RCVTIMEO is not restarted."""
     live.client.ok("sigaction", USR1, "restart")
@@ -159,15 +179,19 @@ def test_rcvlowat(live):
     assert r.result(2).ret == 160
 
 
-@pytest.mark.parametrize("where", ("send", "poll", "epoll_wait"))
+@pytest.mark.parametrize("where", ("send", "poll", "ppoll", "select", "pselect", "epoll_wait", "epoll_pwait"))
 def test_cancel(live, where):
     """A thread cancelled inside a call that sleeps leaves connection, set and other threads as they were."""
     ep = live.client.ok("epoll_create", 0)
     live.client.ok("epoll_ctl", ep, 1, live.c.fd, EV_IN, 7)
     full = live.c.fill() if where == "send" else 0
     for _ in range(3):
-        r = {"send": lambda: live.c.send_bg(1 << 20), "poll": lambda: live.client.bg("poll", -1, live.c.fd, EV_IN),
-             "epoll_wait": lambda: live.client.bg("epoll_wait", ep, 8, -1)}[where]()
+        if where == "send":
+            r = live.c.send_bg(1 << 20)
+        elif where.startswith("epoll"):
+            r = live.client.bg(where, ep, 8, -1)
+        else:
+            r = live.client.bg(where, -1, live.c.fd, 1)  # POLLIN, or the first of the sets
         other = live.client.bg("epoll_wait", ep, 8, 10000)
         live.client.asleep()
         live.client.ok("cancel", r.id)
@@ -195,3 +219,18 @@ def test_cancel_in_recv(live):
     live.s.sendall(100)
     assert live.c.recv(100, WAITALL).ret == 100
     live.turns(10, 500)
+
+
+def test_cancel_in_accept(pair):
+    """The listener is as it was, for threads that wait on and for those that come."""
+    r, other = pair.server.bg("accept", pair.lfd, 0), pair.server.bg("accept", pair.lfd, 0)
+    pair.server.asleep()
+    pair.server.ok("cancel", r.id)
+    pair.server.asleep()
+    assert not r.done(0.05) and not other.done()
+    for i in range(2):
+        fd = pair.client.ok("socket", pair.family, socket.SOCK_STREAM, 0)
+        pair.client.ok("connect", fd, pair.host, pair.port)
+        s = pair.server.ok("accept", pair.lfd, 0) if i else other.result(3).ret
+        assert s > 0
+        pair.turns(40, 500, shell.End(pair.client, fd, i, i + 2), shell.End(pair.server, s, i + 2, i))

@@ -8,8 +8,10 @@
 #include <fcntl.h>
 #include <linux/bpf.h>
 #include <linux/filter.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -468,7 +470,70 @@ static long c_pump(struct call *k)
 	return done;
 }
 
+static atomic_int in_masked;
+
+static void masked_handler(int sig)
+{
+	(void)sig;
+	in_masked++;
+}
+
+/*
+ * masked HOW FD EVENTS MS OPEN: SIGUSR2 is blocked, and pending; HOW (ppoll, pselect, epoll_pwait, epoll_pwait2) lets it
+ * through if OPEN.  Shows how often it was handled in the call, and if it is pending behind it.
+ */
+static long c_masked(struct call *k)
+{
+	int fd = arg(k, 2), events = arg(k, 3), ms = arg(k, 4), e;
+	struct timespec ts = { ms / 1000, ms % 1000 * 1000000 };
+	struct sigaction sa = { .sa_handler = masked_handler, .sa_flags = SA_RESTART }, old;
+	sigset_t blocked, open, before, pending;
+	const char *how = k->argv[1];
+	long r;
+
+	pthread_sigmask(SIG_SETMASK, NULL, &before);
+	blocked = before;
+	sigaddset(&blocked, SIGUSR2);
+	open = blocked;
+	if (arg(k, 5))
+		sigdelset(&open, SIGUSR2);
+	pthread_sigmask(SIG_SETMASK, &blocked, NULL);
+	sigaction(SIGUSR2, &sa, &old);
+	in_masked = 0;
+	pthread_kill(pthread_self(), SIGUSR2);
+	if (!strcmp(how, "ppoll")) {
+		struct pollfd p = { .fd = fd, .events = events };
+
+		r = ppoll(&p, 1, &ts, &open);
+	} else if (!strcmp(how, "pselect")) {
+		fd_set set;
+
+		FD_ZERO(&set);
+		FD_SET(fd, &set);
+		r = pselect(fd + 1, events & EPOLLIN ? &set : NULL, events & EPOLLOUT ? &set : NULL, NULL, &ts, &open);
+	} else {
+		struct epoll_event ev = { .events = events };
+		int ep = epoll_create1(EPOLL_CLOEXEC);
+
+		epoll_ctl(ep, EPOLL_CTL_ADD, fd, &ev);
+		r = how[11] ? epoll_pwait2(ep, &ev, 1, &ts, &open) : epoll_pwait(ep, &ev, 1, ms, &open);
+		e = errno;
+		close(ep);
+		errno = e;
+	}
+	e = errno;
+	extra(k, " %d", in_masked);
+	sigpending(&pending);
+	extra(k, " %d", sigismember(&pending, SIGUSR2));
+	/* it is handled here at the latest */
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	sigaction(SIGUSR2, &old, NULL);
+	errno = e;
+	return r;
+}
+
 const struct command shape_commands[] = {
+	{ "masked", 5, c_masked },
 	{ "sendfile", 5, c_sendfile },
 	{ "splice_out", 5, c_splice_out },
 	{ "splice_in", 5, c_splice_in },
