@@ -479,8 +479,8 @@ static void masked_handler(int sig)
 }
 
 /*
- * masked HOW FD EVENTS MS OPEN: SIGUSR2 is blocked, and pending; HOW (ppoll, pselect, epoll_pwait, epoll_pwait2) lets it
- * through if OPEN.  Shows how often it was handled in the call, and if it is pending behind it.
+ * masked HOW FD EVENTS MS OPEN: SIGUSR2 is blocked, and pending; HOW (ppoll, pselect, epoll_pwait, epoll_pwait2) lets
+ * it through if OPEN.  Shows how often it was handled in the call, and if it is pending behind it.
  */
 static long c_masked(struct call *k)
 {
