@@ -6,7 +6,7 @@ from shell import ADD, DEL, DONTWAIT, EV_ET, EV_IN, EV_ONESHOT, EV_OUT, MOD, WAI
 import harness
 from test_fork_epoll import arrived, events
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.tsan]
 
 
 class Shared:
@@ -321,3 +321,18 @@ def test_taken_out_when_they_are_read(live, reads):
     assert k.ctl(b, ADD, EV_IN, 9) is None
     soon(k, a, {9: EV_IN})
     soon(k, b, {9: EV_IN})
+
+
+@pytest.mark.parametrize("changes", ["child", "parent"])
+def test_changed_many_times_before_the_other_comes(live, changes):
+    """What holds in the end is what counts, whatever is kept of what was before."""
+    k = unread_of_both(live)
+    a, b = (k.child, k.sh) if changes == "child" else (k.sh, k.child)
+    for i in range(50):
+        assert k.ctl(a, MOD, EV_IN | (EV_OUT if i % 2 else 0), 100 + i) is None
+    assert k.told(b) == k.told(a) == {149: EV_IN | EV_OUT}
+    for i in range(50):
+        assert k.ctl(a, DEL) is None and k.ctl(a, ADD, EV_IN, i) is None
+    assert k.ctl(a, DEL) is None
+    assert k.ctl(b, DEL) == "ENOENT"
+    assert k.told(b) == k.told(a) == {}
