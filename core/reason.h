@@ -57,7 +57,7 @@
 	X(TIMEOUT, 44, "timeout", "The other end did not answer within rendezvous_timeout.")       \
 	X(INTERNAL, 45, "internal", "An internal check failed; the log has the line.")             \
 	X(SUBSTITUTED, 46, "substituted", "The descriptor was replaced to hand over unread bytes.") \
-	X(CLOSED, 47, "closed", "The connection ended before an upgrade was due.")                 \
+	X(CLOSED, 47, "closed", "The connection ended before an upgrade was due, or over.")        \
 	X(OPERATOR, 48, "operator", "An operator keeps it on TCP, until told otherwise (xr-stat --return).") \
 	X(IWARP, 49, "iwarp", "The device is iWARP, whose ports are those of TCP.")                \
 	X(RDMA_UNREACHABLE, 50, "rdma-unreachable", "The peer's host does not answer over RDMA at this address.") \

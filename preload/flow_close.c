@@ -259,12 +259,24 @@ static void close_count_out(struct xr_flow *f, int fd, uint64_t soon)
 		xr_fetch_sub(&f->procs, 1);
 }
 
+/* Attempts have failed and another was to come: no reason has been counted so far, and none will be. */
+static void close_untold(const struct xr_flow *f)
+{
+	uint32_t shown = f->st ? xr_load_relaxed(&f->st->ident.reason) : XR_REASON_YOUNG;
+
+	if (!f->up_tries || xr_load_relaxed(&f->reason) != XR_REASON_YOUNG || f->owner_pid != xr_getpid())
+		return;
+	xr_stats_reason(shown == XR_REASON_YOUNG ? XR_REASON_CLOSED : (enum xr_reason)shown);
+}
+
 void xr_flow_last_close(struct xr_flow *f, int fd)
 {
 	uint64_t soon = XR_CARE_SOON_NS;
 
 	if (xr_flow_up(f))
 		xr_upgrade_abort(f, fd, XR_REASON_CLOSED);
+	else
+		close_untold(f);
 	xr_flow_stats_last(f, fd);
 	if (xr_unlikely(f->trace_end) && !xr_flow_tx_lock(f)) {
 		xr_flow_trace_settle(f);

@@ -42,6 +42,26 @@ def test_attempts_that_come_to_nothing_are_counted(env):
         assert t["flows_upgraded"] == (env.mode == "both"), (role, t)
 
 
+@pytest.mark.modes("client", "server")
+@pytest.mark.parametrize("turns", [8, 20, 40])
+def test_each_connection_whose_attempts_failed_has_left_a_reason(env, turns):
+    """Also where it was closed before the last attempt was over: xr-stat -t tells why none has moved."""
+    p = shell.Pair(env)
+    ends = [(p.c, p.s), *(p.connect() for _ in range(4))]
+    for c, s in ends:
+        for _ in range(turns):
+            assert c.send(100).ret == 100 and s.recv(100).ret == 100
+            assert s.send(100).ret == 100 and c.recv(100).ret == 100
+    tried = [f for f in env.flows() if f["upgrade_attempts"]]
+    assert len(tried) == len(ends)
+    for c, s in ends:
+        c.close()
+        s.close()
+    totals, reasons = env.counters(tried[0]["pid"])
+    assert totals["upgrade_failed"] == totals["upgrade_attempts"], totals
+    assert sum(n for why, n in reasons.items() if why in ("peer-not-xrdma", "closed")) == len(ends), (totals, reasons)
+
+
 @pytest.mark.modes("client", "server", "both")
 def test_bytes_add_up(env):
     """From the first byte on, on whatever carrier, and also on TCP for good."""
