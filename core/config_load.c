@@ -283,6 +283,20 @@ static void check_log_file(struct xr_config *cfg, const char *path, xr_config_wa
 			       cfg->log_file, xr_error_text((int)err));
 }
 
+/* 0 is a wish; what is too little for anything is a mistake, in a unit for one. */
+static void check_memory(struct xr_config *cfg, const char *path, xr_config_warn_fn fn, void *arg)
+{
+	bool file = cfg->origin[XR_KEY_MAX_MEMORY] == XR_ORIGIN_FILE;
+	const struct xr_warner w = {cfg, fn, arg, file ? path : xr_config_keys[XR_KEY_MAX_MEMORY].env,
+				    file ? cfg->origin_line[XR_KEY_MAX_MEMORY] : 0};
+	char value[XR_CONFIG_STR];
+
+	if (!cfg->max_memory || cfg->max_memory >= XR_ARENA_MIN)
+		return;
+	xr_config_value(cfg, XR_KEY_MAX_MEMORY, value, sizeof(value));
+	xr_config_warn(&w, "max_memory: %s is less than any segment takes (1M): all connections stay on TCP", value);
+}
+
 static void apply(struct xr_config *cfg, const char *path, const char *text, long len,
 		  char *const *envp, xr_config_warn_fn fn, void *arg)
 {
@@ -295,6 +309,7 @@ static void apply(struct xr_config *cfg, const char *path, const char *text, lon
 		xr_config_warn(&w, "not read: %s", error_text(len));
 	xr_config_environment(cfg, envp, fn, arg);
 	check_log_file(cfg, path, fn, arg);
+	check_memory(cfg, path, fn, arg);
 	normalise(cfg);
 }
 

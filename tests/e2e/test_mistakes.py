@@ -131,3 +131,14 @@ def test_patterns_that_can_match_are_fine(run):
     run.conf.write_text("".join("[rule]\naction = tcp\nprogram = %s\n" % p for p in (
         "any", "redis*", "/usr/bin/redis", "*/redis", "?bin/x", "[ab]/x", "a'b", "it's")))
     assert run("true").stderr == ""
+
+
+@pytest.mark.parametrize("value, told", [("1", True), ("1048575", True), ("1M", False), ("0", False)])
+def test_too_little_memory_for_anything_is_told(run, value, told):
+    """Nothing but a forgotten unit would make anybody ask for it; 0 is a way to say no."""
+    shown = "%d" % 1048575 if value == "1048575" else value
+    line = "max_memory: %s is less than any segment takes (1M): all connections stay on TCP\n" % shown
+    run.conf.write_text("[limits]\n\nmax_memory = %s\n" % value)
+    assert run("true").stderr == ("xrdma: %s:3: %s" % (run.conf, line) if told else "")
+    run.conf.write_text("")
+    assert run("--max-memory=" + value, "true").stderr == ("xrdma: --max-memory: " + line if told else "")
