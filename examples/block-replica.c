@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Memory that clients write blocks to and read them from: block-replica NAME [DEVICE]. */
+#include <err.h>
 #include <poll.h>
+#include <string.h>
 #include <xrdma.h>
 
 #define SIZE (64u << 20)
@@ -22,10 +24,17 @@ int main(int argc, char **argv)
 {
 	struct xrdma_callbacks callbacks = { .accepted = accepted };
 	struct xrdma_context *ctx;
+	int err;
 
-	if (argc < 2 || xrdma_context_create(&ctx, argv[2], &callbacks, NULL) ||
-	    xrdma_alloc_mem(ctx, SIZE, &mem, &blocks) || xrdma_listen(ctx, argv[1]))
-		return 1;
+	if (argc < 2)
+		errx(2, "usage: block-replica NAME [DEVICE]");
+	err = xrdma_context_create(&ctx, argv[2], &callbacks, NULL);
+	if (!err)
+		err = xrdma_alloc_mem(ctx, SIZE, &mem, &blocks);
+	if (!err)
+		err = xrdma_listen(ctx, argv[1]);
+	if (err)
+		errx(1, "%s: %s", argv[1], strerror(-err));
 	for (;;) {
 		struct pollfd p = { .fd = xrdma_get_event_fd(ctx), .events = POLLIN };
 

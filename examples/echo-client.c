@@ -30,7 +30,7 @@ int main(int argc, char **argv)
 	struct xrdma_channel *ch;
 
 	if (argc < 3 || xrdma_context_create(&ctx, argv[3], &callbacks, argv[2]) || xrdma_connect(ctx, argv[1], &ch))
-		return 1;
+		errx(1, "usage: echo-client NAME TEXT [DEVICE]");
 	while (*argv[2])
 		xrdma_polling(ctx);
 	return xrdma_context_destroy(ctx);

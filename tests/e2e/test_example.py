@@ -24,6 +24,14 @@ def echo(name, text):
     return subprocess.run([harness.find("examples/echo-client"), name, text], capture_output=True, timeout=20)
 
 
+@pytest.mark.parametrize("name", ["echo-server", "echo-client", "log-store", "block-replica", "block-client"])
+def test_without_arguments_it_says_which_it_needs(name):
+    p = subprocess.run([harness.find("examples/" + name)], capture_output=True, timeout=20, text=True, check=False)
+    assert p.returncode in (1, 2) and p.stdout == "" and "usage: %s " % name in p.stderr, p
+    what = p.stderr.split("usage: ")[1].strip().split(" ", 1)[1]
+    assert "`%s`" % what in open(harness.SOURCE + "/examples/README.md", encoding="utf-8").read()
+
+
 def test_echo():
     """The server answers a short text, one that is READ, and several clients, one after the other."""
     name = "example.%d.%d" % (os.getpid(), time.monotonic_ns())
