@@ -305,6 +305,7 @@ struct xr_epoll *xr_ep_file_new(int epfd, uint64_t token, struct xr_epoll *paren
 	ep->outer = -1;
 	ep->inner = -1;
 	ep->kick = -1;
+	ep->nudge = -1;
 	xr_store_relaxed(&ep->top, -1);
 	ep->forks = xr_flow_kid_forks();
 	ep->bucket = ep->first_bucket;
@@ -351,7 +352,7 @@ void xr_epoll_dup(int oldfd, int newfd)
 /* The file's lock held; nobody is inside.  Returns how many descriptors it had. */
 static int ep_inner_close(struct xr_epoll *ep)
 {
-	int top = xr_load_relaxed(&ep->top), n = 3 + (top >= 0);
+	int top = xr_load_relaxed(&ep->top), n = 3 + (top >= 0) + (ep->nudge >= 0);
 	struct xr_eplink *k;
 
 	for (k = ep->links; k; k = ep->links) {
@@ -362,10 +363,12 @@ static int ep_inner_close(struct xr_epoll *ep)
 		return 0;
 	xr_fd_close(ep->inner);
 	xr_fd_close(ep->kick);
+	xr_fd_close(ep->nudge);
 	xr_fd_close(ep->outer);
 	xr_fd_close(top);
 	ep->inner = -1;
 	ep->kick = -1;
+	ep->nudge = -1;
 	ep->outer = -1;
 	xr_store_relaxed(&ep->top, -1);
 	xr_waiter_put(ep->waiter);
@@ -470,6 +473,7 @@ void xr_epoll_close(int epfd)
 		/* the parent's; only the copies of its descriptors are ours */
 		xr_fd_close(ep->inner);
 		xr_fd_close(ep->kick);
+		xr_fd_close(ep->nudge);
 		xr_fd_close(ep->outer);
 		xr_fd_close(xr_load_relaxed(&ep->top));
 		goto unlock;

@@ -200,6 +200,7 @@ struct xr_epoll {
 	_Atomic uint32_t heard;		/* of what was said there; written under the lock */
 	int epfd;			/* one of the program's descriptors */
 	int outer, inner, kick;		/* ours; -1 until the first flow attaches */
+	int nudge;			/* ours, in the outer set: wakes other processes; -1: nothing was said yet */
 	_Atomic int top;		/* of several processes: holds outer and inner; else -1 */
 	struct xr_epnode ready, hot, active;
 	uint32_t nready, nhot, nactive;

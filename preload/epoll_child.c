@@ -487,6 +487,7 @@ void xr_ep_child_close(struct xr_epoll *ep)
 	for (old = ep->parents; old; old = old->parents) {
 		xr_fd_close(old->inner);
 		xr_fd_close(old->kick);
+		xr_fd_close(old->nudge);
 		xr_fd_close(old->outer);
 		xr_fd_close(xr_load_relaxed(&old->top));
 	}

@@ -5,11 +5,12 @@
  * What is in the kernel's set is the same for all.  But as long as bytes lie unread in a ring each process has
  * the flow in an inner set of its own, by a record of its own.  So whoever changes such a registration writes in family
  * memory, beside the count of those who use the file, what has become of it, and the others do the
- * same with their next call on the file.  The owner is rung for, where it sleeps in one; a child looks once a second.
+ * same with their next call on the file, or in one where they sleep.
  *
  * Who has not called while XR_EP_SAYINGS more were said goes on with what it had until the bytes are read.
  */
 #include <errno.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include "epoll.h"
@@ -17,9 +18,34 @@
 #include "log.h"
 #include "mem.h"
 
+/*
+ * An edge in the set that all have, under the token that each takes for its own: one that sleeps is woken by it.
+ * Without a descriptor for it others hear when they next look.
+ */
+static void say_nudge(struct xr_epoll *ep)
+{
+	static const uint64_t one = 1;
+	long fd;
+
+	if (ep->outer < 0)
+		return;
+	if (ep->nudge < 0) {
+		fd = xr_sys2(SYS_eventfd2, 0, EFD_NONBLOCK | EFD_CLOEXEC);
+		fd = fd < 0 ? fd : xr_fd_high((int)fd);
+		if (fd < 0 || xr_ep_sys_ctl(ep->outer, EPOLL_CTL_ADD, (int)fd, EPOLLIN | EPOLLET, ep->token)) {
+			xr_info("no eventfd to wake the other processes of an epoll file with");
+			xr_fd_close((int)fd);
+			return;
+		}
+		ep->nudge = (int)fd;
+	}
+	xr_sys3(SYS_write, ep->nudge, &one, sizeof(one));
+}
+
 void xr_ep_say(struct xr_epreg *r, enum xr_ep_says what)
 {
-	const struct xr_epoll *ep = r->ep, *p;
+	struct xr_epoll *ep = r->ep;
+	const struct xr_epoll *p;
 	struct xr_epshare *s = ep->share;
 	struct xr_epsaid *e;
 	uint32_t n;
@@ -46,6 +72,7 @@ void xr_ep_say(struct xr_epreg *r, enum xr_ep_says what)
 	xr_store_release(&e->seq, n);
 	for (p = ep->parents; p; p = p->parents)
 		xr_ep_share_ring(p);
+	say_nudge(ep);
 }
 
 #define HEAR_TRIES	100

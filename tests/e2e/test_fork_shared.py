@@ -295,14 +295,17 @@ def test_one_shot_while_bytes_lie_unread(live, fires):
 
 
 @pytest.mark.parametrize("changes", ["child", "parent"])
-def test_changed_under_one_that_sleeps(live, changes):
-    k = unread_of_both(live, 0)
+@pytest.mark.parametrize("how", [ADD, MOD])
+def test_changed_under_one_that_sleeps(live, changes, how):
+    k = unread_of_both(live, 0, registered=how == MOD)
     a, b = (k.child, k.sh) if changes == "child" else (k.sh, k.child)
-    w = b.bg("epoll_wait", k.ep, 8, 8000)
-    b.asleep()
-    assert k.ctl(a, MOD, EV_IN, 9) is None
-    r = w.result()
-    assert r.words == ["%d:9" % EV_IN] and r.us < 4e6, r
+    for i in range(4):
+        w = b.bg("epoll_wait", k.ep, 8, 8000)
+        b.asleep()
+        assert k.ctl(a, how if not i else MOD, EV_IN, i) is None
+        r = w.result()
+        assert r.words == ["%d:%d" % (EV_IN, i)] and r.us < 4e6, r
+        assert k.ctl(a, MOD, 0, 0) is None and k.told(b) == {}
 
 
 @pytest.mark.parametrize("reads", ["child", "parent"])
