@@ -158,6 +158,9 @@ static void a_fifth_of_the_latency(void **state)
 			set.depth = sizes[i] >= 1048576 ? 1 : sizes[i] >= 65536 ? 4 : 16;
 			set.warm = 20 * MS;
 			set.time = sizes[i] >= 1048576 ? 200 * MS : 50 * MS;
+			/* where packets are lost messages take so long that a short look does not see them complete */
+			if (!pfc && sizes[i] >= 65536)
+				set.time = sizes[i] >= 1048576 ? 1000 * MS : 250 * MS;
 			plain = run(MODE_DCQCN, pfc);
 			ours = run(MODE_XRDMA, pfc);
 			assert_true(ours.wire_p99 * 5 <= plain.wire_p99);
@@ -166,8 +169,8 @@ static void a_fifth_of_the_latency(void **state)
 			least = 256.0 * set.depth * set.size * 8 / (ours.goodput * 1e3);
 			assert_true(sizes[i] >= 1048576 || (ours.mean >= 0.9 * least && ours.mean <= 1.1 * least));
 			/* the mean leaves room for a fifth of the baseline only where that loses packets */
-			if (!pfc && sizes[i] == 4096)
-				assert_true(ours.p99 * 5 <= plain.p99);
+			if (!pfc && sizes[i] >= 4096)
+				assert_true(plain.drops && ours.p99 * 5 <= plain.p99);
 		}
 }
 
