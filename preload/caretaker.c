@@ -28,6 +28,13 @@ XR_FORK_DATA _Atomic uint32_t xr_care_made;
 static XR_FORK_DATA _Atomic(_Atomic(uint32_t) *) care_part;
 static XR_FORK_DATA uint32_t care_is_kid;	/* in a caretaker: it is such a child */
 
+static _Atomic uint32_t care_hurried;	/* the process is about to end */
+
+void xr_care_hurry(int on)
+{
+	xr_store_relaxed(&care_hurried, (uint32_t)on);
+}
+
 void xr_care_add(struct xr_care *c, struct xr_flow *f, int fd)
 {
 	if (!xr_flow_owes(f, fd))
@@ -89,7 +96,8 @@ static void care_until(struct xr_care *c, uint64_t end, void (*over)(struct xr_c
 		}
 		c->n = n;
 		now = xr_now_ns();
-		if (!n || now >= end)
+		/* over: in the caretaker, which stays */
+		if (!n || now >= end || (!over && xr_load_relaxed(&care_hurried)))
 			return;
 		nap = end - now < CARE_NAP_NS ? end - now : CARE_NAP_NS;
 		ts = (struct timespec){ 0, (long)nap };

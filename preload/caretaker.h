@@ -55,6 +55,9 @@ void xr_care_run(struct xr_care *c, uint64_t soon);
  */
 int xr_care_spawn(const char *name, const int *keep, uint32_t n, void (*run)(void *arg), void *arg);
 
+/* The process is about to end: threads of it that are in xr_care_run do not wait any more.  0: wait again. */
+void xr_care_hurry(int on);
+
 /* Collects caretakers that have ended; any hook may call it. */
 void xr_care_reap(void);
 /* Before exec: those that are children of this process leave it. */

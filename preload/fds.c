@@ -7,6 +7,7 @@
  * real call gave it out, so an entry never names a file of somebody else's.  Exactly one
  * of several racing closes takes an entry and ends the flow.
  */
+#include "closing.h"
 #include "hook.h"
 #include <sys/single_threaded.h>
 #include "epoll.h"
@@ -99,6 +100,22 @@ static void close_last(struct xr_flow *f, int fd)
 	xr_flow_last_close(f, fd);
 }
 
+/* last: it has been let go of.  1: nothing refers to the flow any more. */
+static int let_go_and_close(struct xr_flow *f, int fd, int last)
+{
+	int moved = f->link != NULL;
+
+	if (moved)
+		xr_closing_begin();
+	if (!last)
+		last = let_go(f, fd);
+	if (last)
+		close_last(f, fd);
+	if (moved)
+		xr_closing_end();
+	return last;
+}
+
 struct xr_fds_closing xr_fds_close_begin(int fd)
 {
 	struct xr_fds_closing c = { xr_fd_entry(fd), 0 };
@@ -120,9 +137,7 @@ struct xr_fds_closing xr_fds_close_begin(int fd)
 	if (!f)
 		return c;
 	xr_flow_kid_counts(f);
-	c.last = let_go(f, fd);
-	if (c.last)
-		close_last(f, fd);
+	c.last = let_go_and_close(f, fd, 0);
 	return c;
 }
 
@@ -160,10 +175,7 @@ static __attribute__((noinline)) int close_rest(struct xr_flow *f, int fd, uintp
 	struct xr_fds_closing c = { e, last };
 	int r, saved = errno;
 
-	if (!last)
-		c.last = let_go(f, fd);
-	if (c.last)
-		close_last(f, fd);
+	c.last = let_go_and_close(f, fd, last);
 	r = xr_real.close(fd);
 	if (!r)
 		errno = saved;

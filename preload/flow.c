@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include "caretaker.h"
+#include "closing.h"
 #include "control.h"
 #include "fdtab.h"
 #include "flow_young.h"
@@ -407,6 +408,7 @@ void xr_flow_forked(void)
 		return;
 	xr_links_forked();
 	xr_flow_kid_begin();
+	xr_closing_forked();
 	xr_hold_forked(xr_slab.flow, xr_slab.fresh);
 	xr_flow_touched = 0;
 	/* a slab of its own at the first new flow; the inherited one stays mapped */

@@ -5,11 +5,13 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include "caretaker.h"
+#include "closing.h"
 #include "fdtab.h"
 #include "flow.h"
 #include "log.h"
 #include "mem.h"
 #include "ready.h"
+#include "waiter.h"
 
 /*
  * Publishes END and wakes the peer.  tx_lock held; the ring keeps slots in reserve for it.
@@ -269,7 +271,51 @@ static void close_untold(const struct xr_flow *f)
 	xr_stats_reason(shown == XR_REASON_YOUNG ? XR_REASON_CLOSED : (enum xr_reason)shown);
 }
 
-void xr_flow_last_close(struct xr_flow *f, int fd)
+/* ---- the end of the process under a close ------------------------------------- */
+
+#define CLOSE_WAIT_NS	200000000u	/* to make a caretaker takes some milliseconds */
+
+static XR_FORK_DATA _Atomic uint32_t close_busy;	/* threads between begin and end */
+/* Of this thread: a handler may end the process on top of it. */
+static __thread struct {
+	uint32_t busy;
+	int fd;
+	struct xr_flow *f;		/* in xr_flow_last_close; NULL: none */
+	uintptr_t frame;		/* of it, which a longjmp may have left */
+} closing __attribute__((tls_model("initial-exec")));
+
+void xr_closing_begin(void)
+{
+	closing.busy++;
+	/* seq_cst: before the last descriptor is gone, which exit_one would have found */
+	xr_fetch_add(&close_busy, 1);
+}
+
+void xr_closing_end(void)
+{
+	closing.busy--;
+	/* seq_cst: pairs with xr_closing_wait, what there was to do is done */
+	xr_fetch_sub(&close_busy, 1);
+}
+
+void xr_closing_wait(void)
+{
+	static const struct timespec nap = { 0, 200000 };
+	uint64_t end = xr_now_ns() + CLOSE_WAIT_NS;
+
+	xr_care_hurry(1);
+	while (atomic_load(&close_busy) > closing.busy && xr_now_ns() < end)
+		xr_sys2(SYS_nanosleep, &nap, NULL);
+	xr_care_hurry(0);
+}
+
+void xr_closing_forked(void)
+{
+	/* those of other threads are not here */
+	xr_store_relaxed(&close_busy, closing.busy);
+}
+
+static void last_close(struct xr_flow *f, int fd)
 {
 	uint64_t soon = XR_CARE_SOON_NS;
 
@@ -294,6 +340,15 @@ void xr_flow_last_close(struct xr_flow *f, int fd)
 	if (f->link && f->owner_pid != xr_getpid())
 		close_inherited(f, fd);
 	close_count_out(f, fd, soon);
+}
+
+void xr_flow_last_close(struct xr_flow *f, int fd)
+{
+	closing.fd = fd;
+	closing.frame = (uintptr_t)__builtin_frame_address(0);
+	closing.f = f;
+	last_close(f, fd);
+	closing.f = NULL;
 }
 
 static void exit_one(void *arg, struct xr_flow *f)
@@ -326,6 +381,11 @@ void xr_flow_exit(void)
 
 	if (!xr_slab.flow)
 		return;
+	xr_closing_wait();
+	/* by a handler, under a close that lingers */
+	if (closing.f && xr_frame_alive((uintptr_t)__builtin_frame_address(0), closing.frame) &&
+	    closing.f->owner_pid == xr_getpid() && closing.f->link && !close_aborts(closing.fd))
+		xr_care_add(&care, closing.f, closing.fd);
 	if (xr_load_relaxed(&xr_slab.pid) == xr_getpid())
 		xr_flow_each(NULL, exit_one, &care);
 	/* most children touch nothing, and inherit nothing: they pay for no look at all they have */

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/syscall.h>
+#include "closing.h"
 #include "mem.h"
 #include "ready.h"
 #include "waiter.h"
@@ -40,10 +41,21 @@ static void last_drop(struct xr_flow *f)
 
 static void put(struct xr_flow *f)
 {
+	uint32_t n = xr_load_relaxed(&f->priv->fds);
+	int last = 0;
+
 	xr_fetch_sub(&holds, 1);
 	xr_fetch_sub(&f->priv->holds, 1);
-	if (xr_fetch_sub(&f->priv->fds, 1) == 1)
+	do {
+		if (xr_unlikely(n == 1) && !last) {
+			xr_closing_begin();
+			last = 1;
+		}
+	} while (!xr_cas(&f->priv->fds, &n, n - 1));
+	if (xr_unlikely(n == 1))
 		last_drop(f);
+	if (xr_unlikely(last))
+		xr_closing_end();
 }
 
 void xr_hold_thread(int all)

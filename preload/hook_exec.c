@@ -6,6 +6,7 @@
  * is a parent's, which goes on using it.  If exec fails the flows work on, over TCP.  Where the
  * peer does not help in time, a process is left behind: caretaker.h, relay.h.
  */
+#include "closing.h"
 #include "hook.h"
 #include <alloca.h>
 #include "caretaker.h"
@@ -107,6 +108,8 @@ void xr_exec_begin(void)
 		xr_flow_kid_counts(NULL);
 		xr_care_part();
 	}
+	if (!xr_vfork_depth)
+		xr_closing_wait();
 	xr_fd_each(exec_ask, NULL);
 	e.end = xr_now_ns() + XR_HANDOVER_WAIT_NS;
 	xr_fd_each(exec_one, &e);

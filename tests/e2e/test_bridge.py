@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -234,6 +235,27 @@ def test_forced_retreats(far):
     assert (rs["op"], rc["op"]) == (None, None), (seed, rs, rc)
     assert rs["tx_sum"] == rc["rx_sum"] and rs["rx_sum"] == rc["tx_sum"], seed
     assert done["retreats"] > 5 and done["upgrades"] > 2, done
+
+
+@pytest.mark.parametrize("how", ["exit", "exec"])
+def test_the_process_ends_under_a_close(far, how):
+    """A thread lingers in close(2) when another one ends the process, and it with that: the kernel goes on delivering."""
+    live = shell.Pair(far).upgrade()
+    me, peer = live.s, live.c
+    peer.sh.proc.kill(signal.SIGSTOP)
+    try:
+        n = me.fill()
+        me.sh.ok("setsockopt", me.fd, socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        me.sh.ok("linger", me.fd, 1, 20)
+        other = me.sh.ok("dup", 1)
+        me.sh.bg("close", me.fd)
+        me.sh.asleep()
+        me.sh.order("0 last %d 0 0 0 %s\n" % (other, how))
+        harness.until(lambda: harness.state(me.sh.pid) == "Z", 10, "the end of the process")
+    finally:
+        peer.sh.proc.kill(signal.SIGCONT)
+    assert peer.drain() == (n, None)
+    harness.until(lambda: not harness.left_behind(far, "xrdma-caretaker"), 5, "no process left")
 
 
 def test_a_killed_peer(far):
