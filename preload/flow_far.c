@@ -57,6 +57,7 @@ int xr_far_owes(const struct xr_flow *f)
 static void tx_to_nobody(struct xr_flow *f)
 {
 	f->far->tx_left = 0;
+	f->far->tx_framed = 0;
 	if ((uint32_t)f->tx.sent == f->far->rx_consumed)
 		xr_shm_tx_replayed(&f->tx, xr_shm_tx_owed(&f->tx));
 }
@@ -66,8 +67,7 @@ void xr_far_tx_frozen(struct xr_flow *f)
 	struct xr_flow_far *far = f->far;
 
 	far->tx_left = 0;
-	/* release: pairs with the exchange of who looks, the state that it finds is this one or a later one */
-	xr_store_release(&xr_far_owing, 1);
+	far->tx_framed = 0;
 	if (far->rx_closed) {
 		tx_to_nobody(f);
 		return;
@@ -82,6 +82,18 @@ void xr_far_tx_frozen(struct xr_flow *f)
 	/* racy where another thread reads: then the program that closes does not care */
 	put_be(far->tx_frame.consumed, 4, xr_load_relaxed(&f->rx.got));
 	far->tx_left = XR_FRAME_LEN;
+	far->tx_framed = XR_FRAME_LEN;
+}
+
+uint32_t xr_far_tx_left(struct xr_flow *f, uint32_t n)
+{
+	struct xr_flow_far *far = f->far;
+	uint32_t frame = n < far->tx_framed ? n : far->tx_framed;
+
+	far->tx_left = (uint8_t)(far->tx_framed - frame);
+	if (!n && far->rx_closed)
+		tx_to_nobody(f);
+	return n - frame;
 }
 
 int xr_far_tx_unused(struct xr_flow *f)
@@ -293,10 +305,32 @@ int xr_far_rx_take(struct xr_flow *f, int fd)
 	if (offset > xr_load_relaxed(&f->rx.got) || m.kind < XR_FRAME_RETREAT || m.kind > XR_FRAME_CLOSE)
 		return frame_lies(f, fd);
 	frame_heed(f, &m);
+	/* in this order: xr_far_rx_left finds what it says, and whether it was taken */
+	f->rx.late_next = xr_load_relaxed(&f->rx.got) - offset;
+	xr_then();
+	f->rx.late = f->rx.late_next;
+	far->rx_at = xr_load_relaxed(&f->tcp_rx);
+	xr_then();
+	far->rx_due = 2;
+	xr_then();
 	frame_drop(f, fd);
+	xr_then();
 	far->rx_due = 0;
-	f->rx.late = xr_load_relaxed(&f->rx.got) - offset;
 	return 0;
+}
+
+void xr_far_rx_left(struct xr_flow *f, uint64_t read)
+{
+	struct xr_flow_far *far = f->far;
+
+	if (far->rx_due != 2)
+		return;
+	if (read - far->rx_at < XR_FRAME_LEN) {
+		far->rx_due = 1;
+		return;
+	}
+	xr_store_relaxed(&f->tcp_rx, read);
+	far->rx_due = 0;
 }
 
 int xr_far_rx_event(struct xr_flow *f, int fd, uint32_t ev)

@@ -46,14 +46,16 @@ struct xr_flow_far {
 	uint8_t tx_nonce[16], rx_nonce[16];
 	struct xr_frame tx_frame;
 	uint8_t tx_left;	/* bytes of it to be written */
+	uint8_t tx_framed;	/* it goes before what is sent again: its length, or 0 */
 	uint8_t tx_kind;	/* enum xr_frame_kind of the next one */
 	_Atomic uint8_t tx_lazy;	/* it waits until there is something to send, or the peer's comes */
-	uint8_t rx_due;		/* the peer's frame is to come, behind what the ring holds */
+	uint8_t rx_due;		/* the peer's frame is to come, behind what the ring holds; 2: it is being taken */
 	uint8_t rx_closed;	/* it said CLOSE */
 	_Atomic uint8_t answer;	/* its frame has come: this end is to leave as well */
 	_Atomic uint8_t lost;	/* what the module said was heeded */
 	_Atomic uint8_t tx_told;	/* a send has given the program the error that the peer's end is */
 	uint32_t rx_consumed;	/* CLOSE: what it had read */
+	uint64_t rx_at;		/* tcp_rx before it is taken */
 	uint64_t rx_part;	/* ns: since when a piece of what may be a frame is there */
 	uint64_t from;		/* ns: when it left the fabric, or first looked for it; tx_lock */
 };
@@ -67,6 +69,8 @@ void xr_far_attach(struct xr_flow *f, const struct xr_bridge_answer *a);
 extern _Atomic uint32_t xr_far_owing;
 /* It has just been frozen: what goes first into the stream. */
 void xr_far_tx_frozen(struct xr_flow *f);
+/* Of its frame and what follows n bytes are on the socket, by one who was killed at it: how many of the latter. */
+uint32_t xr_far_tx_left(struct xr_flow *f, uint32_t n);
 /* What there is to say, said as this instead, if not begun; at once, if it waited. */
 void xr_far_tx_kind(struct xr_flow *f, enum xr_frame_kind kind);
 /* 0: the frame is in the kernel socket; -EAGAIN, or what the socket says. */
@@ -83,6 +87,8 @@ int xr_far_tx_unused(struct xr_flow *f);
 int xr_far_rx_retreat(struct xr_flow *f, int how);
 /* Behind the ring: takes the frame off the stream, and says what is late.  0, -EAGAIN, or the end of the flow. */
 int xr_far_rx_take(struct xr_flow *f, int fd);
+/* Its taking was left half done by one who was killed at it; so many bytes the program has read from the socket. */
+void xr_far_rx_left(struct xr_flow *f, uint64_t read);
 /* The kernel socket reports `ev` while the ring carries the direction.  1: that is all there is to it. */
 int xr_far_rx_event(struct xr_flow *f, int fd, uint32_t ev);
 /* The program closes: a frame that is there is no unread data. */

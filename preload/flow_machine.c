@@ -192,9 +192,12 @@ void xr_flow_tx_start_replay(struct xr_flow *f, enum xr_reason why)
 	xr_shm_tx_freeze(&f->tx);
 	/* before the state that it goes with */
 	f->tx.replay_from = (uint32_t)xr_load_relaxed(&f->tcp_tx);
-	f->tx_state = XR_TX_REPLAY;
 	if (f->far)
 		xr_far_tx_frozen(f);
+	f->tx_state = XR_TX_REPLAY;
+	/* release: pairs with the exchange of who looks, the state that it finds is this one or a later one */
+	if (f->far)
+		xr_store_release(&xr_far_owing, 1);
 	/* a retreat of the whole flow has given its reason already; a lie is one of its own */
 	if (!f->reason && !f->tx.lied)
 		xr_flow_blame(f, why);

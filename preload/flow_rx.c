@@ -110,7 +110,7 @@ int xr_rx_drop_late(struct xr_flow *f, int fd)
 		if (r <= 0)
 			return r ? (int)r : -ENODATA;
 		n = f->rx.late - (uint64_t)r;
-		if (f->rx.replayed)
+		if (f->rx.replayed || f->far)
 			f->rx.late_next = n;
 		xr_then();
 		atomic_fetch_add_explicit(&f->tcp_rx, (uint64_t)r, memory_order_relaxed);

@@ -50,7 +50,7 @@ MUTANTS = {
     "a frame that comes with its FIN is taken for missing": (
         "preload/flow_far.c", "\tif (frame_here(fd, &m) > 0)\n\t\treturn 1;\n", "\t(void)m;\n", ["far-shut"]),
     "what was read of a replay between hosts is read again": (
-        "preload/flow_far.c", "\tf->rx.late = xr_load_relaxed(&f->rx.got) - offset;\n", "", ["far-fine", "far-one-way"]),
+        "preload/flow_far.c", "\tf->rx.late = f->rx.late_next;\n", "", ["far-fine", "far-one-way"]),
     "nobody says that the channel is gone": (
         "bridge/carry.c", "\tif (how == CARRY_LOST)\n", "\tif (0)\n", ["far-fine", "far-one-way"]),
     "the block of a direction is given away while the peer reads it": (

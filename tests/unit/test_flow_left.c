@@ -27,7 +27,7 @@ static const char *const last = "<and the rest over TCP>";
 
 static int changed(void)
 {
-	static uint8_t is[sizeof(struct xr_flow)], dir[2][XR_DIR_BYTES(SLOTS)];
+	static uint8_t is[sizeof(struct xr_flow)], dir[2][XR_DIR_BYTES(SLOTS)], frame[sizeof(struct xr_flow_far)];
 	const void *own = R.near->own.base + R.f->dir_off, *peer = R.far->own.base + R.far_off;
 	static int inq, outq;
 	int in = 0, out = 0, r;
@@ -36,8 +36,11 @@ static int changed(void)
 	ioctl(R.far_fd, 0x541b, &out);
 	r = in != inq || out != outq || memcmp(is, R.f, sizeof(is)) || memcmp(dir[0], own, sizeof(dir[0])) ||
 	    memcmp(dir[1], peer, sizeof(dir[1]));
+	r = r || (R.f->far && memcmp(frame, R.f->far, sizeof(frame)));
 	inq = in;
 	outq = out;
+	if (R.f->far)
+		memcpy(frame, R.f->far, sizeof(frame));
 	memcpy(is, R.f, sizeof(is));
 	memcpy(dir[0], own, sizeof(dir[0]));
 	memcpy(dir[1], peer, sizeof(dir[1]));
@@ -396,6 +399,102 @@ static void out_of_the_ring(void **state)
 	writer(frozen, sends_again, 0);
 }
 
+/* ---- to another host -------------------------------------------------------------------- */
+
+/* The peer has read the first of it, when its module goes. */
+static void frozen_far(void)
+{
+	struct xr_bridge_answer a = { .type = XR_BRIDGE_UP };
+	struct xr_view v;
+
+	memset(a.secret, 7, sizeof(a.secret));
+	xr_far_attach(R.f, &a);
+	sends_on();
+	assert_int_equal(sent, 60);
+	assert_int_equal(xr_shm_rx_peek(&R.rx, &v), 1);
+	assert_int_equal(v.len, 20);
+	xr_shm_rx_take(&R.rx, &v, v.len);
+	assert_int_equal(xr_shm_rx_commit(&R.rx), 0);
+	assert_int_equal(xr_shm_rx_freeze(&R.rx), 0);
+}
+
+/* Behind one frame all that it has not read, once. */
+static void frame_and_rest(void **state)
+{
+	static const uint8_t offset[8] = { [7] = 20 };
+	char got[sizeof(stream)];
+	struct xr_frame m;
+	int dead = 1, i;
+	size_t n, has;
+	uint32_t k;
+
+	(void)state;
+	fill();
+	for (k = 0; dead && k < KILLS; k++) {
+		flow_make();
+		sent = 0;
+		frozen_far();
+		dead = killed_at(sends_again, k);
+		n = dead && !xr_load_relaxed(&S->took) ? 60 : xr_load_relaxed(&S->took);
+		for (i = 0; i < 8 && puts_on(last, strlen(last)) != (ssize_t)strlen(last); i++)
+			;
+		assert_int_equal(recv(R.far_fd, &m, sizeof(m), MSG_WAITALL), sizeof(m));
+		assert_memory_equal(m.nonce, R.f->far->tx_nonce, sizeof(m.nonce));
+		assert_memory_equal(m.offset, offset, sizeof(offset));
+		has = (size_t)recv(R.far_fd, got, sizeof(got), MSG_DONTWAIT);
+		assert_true(has >= n - 20 + strlen(last) && has <= 80 - 20 + strlen(last));
+		has -= strlen(last);
+		if (memcmp(got, stream + 20, has) || memcmp(got + has, last, strlen(last)))
+			fail_msg("killed at %u, came: %.*s", k, (int)(has + strlen(last)), got);
+		end();
+	}
+	print_message("killed %u times\n", k - 1);
+	assert_false(dead);
+	assert_true(k > 4);
+}
+
+/* The peer's frame says that it has not heard of the last ten bytes that were read: they come again. */
+static void frame_comes(void)
+{
+	struct xr_bridge_answer a = { .type = XR_BRIDGE_UP };
+	struct xr_frame m = { .offset = { [7] = 6 }, .kind = XR_FRAME_RETREAT };
+
+	memset(a.secret, 7, sizeof(a.secret));
+	xr_far_attach(R.f, &a);
+	flow_on_ring();
+	far_send("abcdefghij");
+	far_send("klmnop");
+	takes(16);
+	memcpy(m.nonce, R.f->far->rx_nonce, sizeof(m.nonce));
+	assert_int_equal(send(R.far_fd, &m, sizeof(m), 0), sizeof(m));
+	far_write("ghijklmnop");
+	far_write(last);
+	snprintf(stream, sizeof(stream), "%s", last);
+}
+
+static void frame_and_late(void **state)
+{
+	char got[sizeof(stream)];
+	uint32_t k;
+	size_t n;
+	int dead = 1;
+
+	(void)state;
+	for (k = 0; dead && k < KILLS; k++) {
+		flow_make();
+		frame_comes();
+		xr_store_relaxed(&S->took, 0);
+		dead = killed_at(reads_on, k);
+		n = read_all(got, sizeof(got));
+		assert_int_equal(R.f->rx_reset, 0);
+		is_the_end(got, n, xr_load_relaxed(&S->took), 7);
+		end();
+	}
+	print_message("killed %u times\n", k - 1);
+	assert_false(dead);
+	assert_true(k > 4);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -404,11 +503,14 @@ int main(void)
 		cmocka_unit_test(from_tcp_to_the_ring),
 		cmocka_unit_test(into_the_ring),
 		cmocka_unit_test(out_of_the_ring),
+		cmocka_unit_test(frame_and_rest),
+		cmocka_unit_test(frame_and_late),
 	};
 
 #ifdef __SANITIZE_THREAD__
 	return 77;	/* single steps through its instructions take minutes; a test of one thread tells it nothing */
 #endif
+	xr_cfg.rdma = 1;
 	S = xr_map_family(sizeof(*S));
 	return S ? cmocka_run_group_tests(tests, NULL, NULL) : 1;
 }
