@@ -456,8 +456,11 @@ static void run_one(struct carry *c)
 		carry_end(c, CARRY_QUIET);
 		return;
 	}
-	/* one direction may end before the other: the program, or its peer, has shut it */
-	frozen = xr_shm_rx_is_frozen(&c->rx);
+	/*
+	 * One direction may end before the other: the program, or its peer, has shut it.  What was sent and is not
+	 * acknowledged lies in the ring still, but it is not for this end any more: the program sends it again.
+	 */
+	frozen = xr_shm_rx_is_frozen(&c->rx) || c->rx.frozen;
 	/* but not one of which the peer was told that it begins, and may believe it: the stream went on without it */
 	if ((state & XR_DIR_GONE) || (frozen && (c->start == 1 || xr_shm_tx_is_frozen(&c->tx)))) {
 		carry_end(c, CARRY_STOPPED);
