@@ -312,6 +312,9 @@ static int bridge_run(const struct xr_bridge_host *h, int cmd)
 		r = watch(epoll, meet_fd(a->meet), RANG_MEET);
 	if (!r)
 		r = loop(a, epoll, h->spin);
+	/* acquire: pairs with xr_helper_park */
+	if (xr_load_acquire(h->ending))
+		return 0;
 	while (a->flows) {
 		carry_end(a->flows, CARRY_LOST);
 		carry_free(a->flows);

@@ -3,6 +3,7 @@
 #include "alone.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -48,4 +49,16 @@ int xr_thread_goes(_Atomic uint32_t *tid, uint64_t end)
 			xr_sys2(SYS_nanosleep, &nap, 0);
 	}
 	return 0;
+}
+
+int xr_thread_apart(int cmd)
+{
+	long r = xr_sys3(SYS_close_range, (long)cmd + 1, UINT32_MAX, CLOSE_RANGE_UNSHARE), i;
+
+	if (!r && cmd)
+		r = xr_sys3(SYS_close_range, 0, (long)cmd - 1, 0);
+	for (i = 0; !r && i < 3; i++)
+		if (xr_sys4(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR, 0) < 0)
+			r = -EMFILE;
+	return (int)r;
 }

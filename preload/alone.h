@@ -15,4 +15,10 @@ int xr_threads_alone(_Atomic uint32_t *const tid[], int n);
 /* 0: the kernel has forgotten the thread, and the word is 0; -EBUSY: not by `end` (xr_now_ns). */
 int xr_thread_goes(_Atomic uint32_t *tid, uint64_t end);
 
+/*
+ * From here on descriptors are this thread's own: of the program's it keeps none but `cmd`.  What a library writes to
+ * its standard error is nobody's.  0 or -errno.
+ */
+int xr_thread_apart(int cmd);
+
 #endif

@@ -20,7 +20,7 @@
 #include "proof.h"
 #include "reason.h"
 
-#define XR_BRIDGE_ABI	3u
+#define XR_BRIDGE_ABI	4u
 #define XR_BRIDGE_SECRET 32u
 /* Times the setting spin: a round trip over a network takes longer than one between cores. */
 #define XR_BRIDGE_SPIN	4u
@@ -81,6 +81,8 @@ struct xr_bridge_host {
 	uint64_t memory;	/* bytes at most */
 	uint64_t spin;		/* ns: setting spin */
 	int huge_pages;		/* setting rdma_huge_pages */
+	/* Not 0: the process ends, and what the libraries have destructors for they must not be asked for any more. */
+	const _Atomic uint32_t *ending;
 	/* Registered memory has changed: by how much each figure has, modulo 2^64.  On the helper. */
 	void (*counted)(const uint64_t by[XR_BRIDGE_FIGURES]);
 };

@@ -543,7 +543,9 @@ int xr_flow_link_lost(struct xr_flow *f, int fd)
 	 */
 	if (f->owner_pid != xr_getpid() || !(xr_load_acquire(&f->path) & XR_PATH_FABRIC) ||
 	    xr_likely(!f->link || !xr_load_acquire(&f->link->dead)) ||
-	    f->reason == XR_REASON_FABRIC_LOST)
+	    f->reason == XR_REASON_FABRIC_LOST ||
+	    /* both directions have left it before: the link went with the helper, for a call of this program */
+	    f->reason == XR_REASON_LIMIT_THREADS)
 		return 0;
 	/* the end of the peer's process is told by the end of the connection */
 	if ((xr_flow_peer_state(f) & XR_DIR_CLOSED) ||

@@ -2,10 +2,8 @@
 /* The helper thread: how it starts, the module that it opens, and the pair of sockets to it.  See helper.h. */
 #include "hook.h"
 #include "helper.h"
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/close_range.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -14,22 +12,22 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include "alone.h"
-#include "autoconf.h"
 #include "far.h"
 #include "fdtab.h"
 #include "flow.h"
 #include "log.h"
 #include "mem.h"
+#include "module.h"
 #include "process.h"
 #include "ready.h"
 #include "tune.h"
 #include "xrdma.h"
 
-#define MODULE		"libxrdma-rdma.so"
 #define HELPER_STACK	(1u << 20)
 #define AGENT_NAP_NS	2000000
 #define AGENT_FLOWS	64u
 #define AGENT_OWED_NS	10000000	/* between two looks at whether a socket takes more */
+#define PARK_NS		200000000u	/* a call into the kernel for a device may take long */
 #define RETIRE_NS	5000000000ull
 #define RETIRE_AGAIN_MS	50u
 #define HELPER_WAITS	64u		/* attempts at a time: those of xr_up_table */
@@ -43,7 +41,7 @@ static XR_FORK_DATA _Atomic uint32_t helper_tid, agent_tid;	/* alone.h */
 static XR_FORK_DATA int helper_pair[2] = { -1, -1 };	/* ours; its own, until it says HELLO */
 static XR_FORK_DATA uint8_t helper_uuid[16];		/* what the module is called in the list of links */
 static XR_FORK_DATA _Atomic uint32_t helper_why;	/* once it is dead: enum xr_reason */
-static char helper_dir[256];
+static _Atomic uint32_t helper_ending, helper_parked;
 
 /* Guards the list below, the reading of the pair, and the making of links.  Never waited for. */
 static XR_FORK_DATA struct xr_lock helper_lock;
@@ -57,87 +55,7 @@ static struct helper_wait {
 static XR_FORK_DATA uint32_t agent_left[AGENT_FLOWS];
 static XR_FORK_DATA _Atomic uint32_t agent_n;
 
-void xr_helper_init(void)
-{
-	const char *dir = secure_getenv("XRDMA_MODULE_DIR");
-
-	if (xr_cfg.rdma && dir)
-		xr_snprintf(helper_dir, sizeof(helper_dir), "%s", dir);
-}
-
 /* ---- the thread ------------------------------------------------------------ */
-
-static int helper_path(char *path, size_t size, int attempt)
-{
-	const char *dir = XR_LIBDIR, *slash;
-	int n = (int)strlen(dir);
-	Dl_info info;
-
-	if (attempt == 0) {
-		dir = helper_dir;
-		n = (int)strlen(dir);
-		if (!n)
-			return -ENOENT;
-	} else if (attempt == 1) {
-		if (!dladdr((void *)(uintptr_t)&xr_helper_init, &info) || !info.dli_fname)
-			return -ENOENT;
-		dir = info.dli_fname;
-		slash = strrchr(dir, '/');
-		if (!slash)
-			return -ENOENT;
-		n = (int)(slash - dir);
-	}
-	if (xr_snprintf(path, size, "%.*s/" MODULE, n, dir) >= (int)size)
-		return -ENAMETOOLONG;
-	return (int)xr_sys4(SYS_faccessat, AT_FDCWD, path, 0 /* F_OK */, 0);
-}
-
-static const struct xr_bridge_ops *helper_open(const struct xr_bridge_host *host)
-{
-	const struct xr_bridge_ops *ops;
-	xr_bridge_module_fn *entry = NULL;
-	char path[512];
-	void *h = NULL;
-	int i;
-
-	for (i = 0; i < 3 && !h; i++) {
-		if (helper_path(path, sizeof(path), i))
-			continue;
-		/* its symbols, and those of what it needs, are nobody else's business */
-		h = dlopen(path, RTLD_LOCAL | RTLD_NOW | RTLD_NODELETE);
-		if (!h) {
-			xr_info("connections to other hosts stay on TCP: %s", dlerror());
-			return NULL;
-		}
-	}
-	if (!h) {
-		xr_info("connections to other hosts stay on TCP: " MODULE " is not installed");
-		return NULL;
-	}
-	*(void **)&entry = dlsym(h, "xr_bridge_module");
-	ops = entry ? entry(host) : NULL;
-	if (ops && ops->abi != XR_BRIDGE_ABI)
-		ops = NULL;
-	if (!ops)
-		xr_warn("connections to other hosts stay on TCP: %s is of another version", path);
-	return ops;
-}
-
-/*
- * From here on descriptors are this thread's own: of the program's it keeps none but the pair's other end.  What a
- * library writes to its standard error is nobody's.
- */
-static int helper_apart(int cmd)
-{
-	long r = xr_sys3(SYS_close_range, (long)cmd + 1, UINT32_MAX, CLOSE_RANGE_UNSHARE), i;
-
-	if (!r && cmd)
-		r = xr_sys3(SYS_close_range, 0, (long)cmd - 1, 0);
-	for (i = 0; !r && i < 3; i++)
-		if (xr_sys4(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR, 0) < 0)
-			r = -EMFILE;
-	return (int)r;
-}
 
 static void helper_memory(const uint64_t by[XR_BRIDGE_FIGURES])
 {
@@ -161,6 +79,16 @@ static void helper_over(void)
 	xr_cas(&helper_state, &runs, HELPER_DEAD);
 }
 
+/* To the end of the process, which is near. */
+static void __attribute__((noreturn)) helper_park(void)
+{
+	xr_debug("the process ends: the module stands still");
+	/* release: it is in no library any more; pairs with xr_helper_park */
+	xr_store_release(&helper_parked, 1);
+	for (;;)
+		xr_sys5(SYS_ppoll, NULL, 0, NULL, NULL, 0);
+}
+
 static void *helper_main(void *arg)
 {
 	struct xr_bridge_answer hello = { .type = XR_BRIDGE_HELLO };
@@ -171,7 +99,7 @@ static void *helper_main(void *arg)
 		.nat = (int)xr_cfg.rdma_nat, .compare = xr_cfg.rdma_compare != 0,
 		.timeout = xr_cfg.rendezvous_timeout, .memory = xr_cfg.max_memory,
 		.spin = xr_tuned(&xr_cfg.spin), .huge_pages = xr_cfg.rdma_huge_pages != 0,
-		.counted = helper_memory,
+		.counted = helper_memory, .ending = &helper_ending,
 	};
 	const struct xr_bridge_ops *ops;
 	int cmd = (int)(intptr_t)arg, r;
@@ -184,7 +112,7 @@ static void *helper_main(void *arg)
 	/* release: pairs with xr_thread_goes */
 	xr_store_release(&helper_tid, (uint32_t)xr_gettid());
 	xr_sys2(SYS_prctl, PR_SET_NAME, "xrdma-helper");
-	r = helper_apart(cmd);
+	r = xr_thread_apart(cmd);
 	if (r) {
 		xr_info("no helper thread: error %d", -r);
 		xr_store_relaxed(&helper_why, XR_REASON_LIMIT_THREADS);
@@ -194,8 +122,10 @@ static void *helper_main(void *arg)
 	}
 	xr_unix_send(cmd, &hello, sizeof(hello), NULL, 0);
 	xr_store_relaxed(&xr_stats_now()->h.helper_thread, 1);
-	ops = helper_open(&host);
+	ops = xr_module_open(&host);
 	r = ops ? ops->run(&host, cmd) : -ENOENT;
+	if (xr_load_acquire(&helper_ending))
+		helper_park();
 	if (r)
 		xr_info("the module for connections to other hosts ended: error %d", -r);
 	xr_store_relaxed(&xr_stats_now()->h.helper_thread, 0);
@@ -587,8 +517,26 @@ int xr_helper_retire(void)
 	return 0;
 }
 
+void xr_helper_park(void)
+{
+	static const struct timespec nap = { 0, 50000 };
+	uint64_t end = xr_now_ns() + PARK_NS;
+	uint32_t tid = xr_load_acquire(&helper_tid);
+
+	if (!tid || xr_load_acquire(&helper_state) != HELPER_RUNS)
+		return;
+	/* release: before the end of the pair, which it hears of */
+	xr_store_release(&helper_ending, 1);
+	xr_sys2(SYS_shutdown, helper_pair[0], SHUT_RDWR);
+	/* acquire: as above */
+	while (!xr_load_acquire(&helper_parked) && xr_ns_left(end) &&
+	       xr_sys3(SYS_tgkill, xr_getpid(), tid, 0) != -ESRCH)
+		xr_sys2(SYS_nanosleep, &nap, NULL);
+}
+
 void xr_helper_forked(void)
 {
+	xr_store_relaxed(&helper_ending, 0);
 	pair_close();
 	memset(helper_wait, 0, sizeof(helper_wait));
 	xr_store_relaxed(&agent_n, 0);

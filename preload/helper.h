@@ -9,9 +9,6 @@
 struct xr_shm_link;
 struct xr_tuple;
 
-/* When the process starts: where the module would be.  Reads the environment. */
-void xr_helper_init(void);
-
 /*
  * A link between this process and the module, with a reference; starts the helper when there is none.  0;
  * -EAGAIN: not now (another thread is at it); -EDEADLK: not below a signal handler; -ENODEV: there is no module, or
@@ -38,6 +35,12 @@ void xr_helper_forget(uint64_t id);
  * helper with them.
  */
 int xr_helper_retire(void);
+
+/*
+ * The process ends: librdmacm and libibverbs have destructors that give back what the helper works with, and close the
+ * numbers of its descriptors in the table of the program.  It stands still from here on, or has not come to it in time.
+ */
+void xr_helper_park(void);
 
 /* In the child of a fork, where there is no helper. */
 void xr_helper_forked(void);

@@ -8,6 +8,7 @@
 #include "helper.h"
 #include "hold.h"
 #include "log.h"
+#include "module.h"
 #include "ready.h"
 #include "relay.h"
 #include "signals.h"
@@ -59,7 +60,7 @@ void xr_process_init(void)
 	xr_active = xr_cfg.enabled && xr_cfg.fabric != XR_FABRIC_NONE && xr_cfg.max_flows;
 	xr_stats_off(xr_config_off(&xr_cfg));
 	xr_far_init();
-	xr_helper_init();
+	xr_module_init();
 	xr_store_release(&state, 2);
 }
 
@@ -252,6 +253,7 @@ static void process_exit(void)
 		process_passed = XR_REASON_CLOSED;
 	xr_care_reap();
 	xr_flow_exit();
+	xr_helper_park();
 	xr_control_close();
 	/* before the statistics, which take the directory with them */
 	xr_trace_close();
