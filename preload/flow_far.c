@@ -407,6 +407,7 @@ static void far_lost(struct xr_flow *f, int fd, uint32_t said)
 {
 	struct xr_flow_far *far = f->far;
 	uint64_t owed = 0;
+	int idle = 0;
 
 	look_at_socket(f, fd);
 	if (xr_load_acquire(&far->answer))
@@ -418,6 +419,7 @@ static void far_lost(struct xr_flow *f, int fd, uint32_t said)
 	}
 	if (!xr_flow_tx_lock(f)) {
 		owed = f->tx_state == XR_TX_RING ? xr_shm_tx_unconsumed(&f->tx) : 0;
+		idle = f->tx_state != XR_TX_REPLAY && !owed;
 		xr_unlock(&f->tx_lock);
 	}
 	if ((said & XR_DIR_LOST) && owed) {
@@ -430,8 +432,12 @@ static void far_lost(struct xr_flow *f, int fd, uint32_t said)
 		if (xr_load_acquire(&far->answer))
 			return;
 	}
-	/* with nothing to send the frame can wait: to a socket that is closed by now it would do harm */
-	xr_store_relaxed(&far->tx_lazy, (said & XR_DIR_LOST) && !owed);
+	/*
+	 * With nothing to send the frame can wait: to a socket that is closed by now it would do harm.  What is on its
+	 * way already goes on.
+	 */
+	if ((said & XR_DIR_LOST) && idle)
+		xr_store_relaxed(&far->tx_lazy, 1);
 	xr_flow_retreat(f, fd, far_why(f, said & XR_DIR_LOST ? XR_REASON_FABRIC_LOST : XR_REASON_RETREAT_REQUESTED), 0);
 }
 
