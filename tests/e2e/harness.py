@@ -110,9 +110,24 @@ class Proc:
         return self.errfile.read().decode(errors="replace")
 
     def describe(self):
-        return "%s (pid %d, exit %s)\n  said: %r%r\n  stderr: %s" % (
+        return "%s (pid %d, exit %s)\n  said: %r%r\n  stderr: %s\n  %s" % (
             " ".join(self.argv), self.pid, self.poll(), self.seen[-5:], self.buf[-300:],
-            self.stderr()[-2000:])
+            self.stderr()[-2000:], self.threads())
+
+    def threads(self):
+        """What each of its threads does, or is stuck in, the kernel's part included as far as it tells."""
+        said, tids = [], []
+        with contextlib.suppress(OSError):
+            tids = sorted(os.listdir("/proc/%d/task" % self.pid)) if self.poll() is None else []
+        for tid in tids:
+            with contextlib.suppress(OSError):
+                folder = "/proc/%d/task/%s/" % (self.pid, tid)
+                with open(folder + "stat") as stat, open(folder + "wchan") as wchan:
+                    name, rest = stat.read().split("(", 1)[1].rsplit(")", 1)
+                    said.append("%s %s %s" % (name, rest.split()[0], wchan.read()))
+            with contextlib.suppress(OSError, IndexError), open(folder + "stack") as stack:
+                said[-1] += " < " + " < ".join(line.split()[-1] for line in stack.read().splitlines()[:12])
+        return "\n  ".join(said)
 
     def line(self, timeout=10.0, eof_ok=False):
         """The next line of standard output, without its newline; None at the end if that is fine."""
