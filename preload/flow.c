@@ -228,7 +228,7 @@ static int flow_in_use(struct xr_flow *f)
  * since what it has read of this connection must not meet the next one in the slot.  Whoever gets a lock
  * later finds that the kernel carries all, and what belongs to the slot.
  */
-static int flow_reclaim(struct xr_flow *f)
+static int reclaim(struct xr_flow *f)
 {
 	int moved = f->link || f->dir_off;
 
@@ -259,6 +259,17 @@ static int flow_reclaim(struct xr_flow *f)
 	}
 	flow_free(f);
 	return 1;
+}
+
+static int flow_reclaim(struct xr_flow *f)
+{
+	int r;
+
+	/* as in xr_flow_tx_lock */
+	xr_defer_begin();
+	r = reclaim(f);
+	xr_defer_end();
+	return r;
 }
 
 /* Nothing is left to be seen, but for what the peer has yet to read. */

@@ -65,7 +65,7 @@ static int shutdown_inherited(struct xr_flow *f, int fd, int how)
 		f->tx_kfin = 1;
 		r = (int)xr_sys2(SYS_shutdown, fd, SHUT_WR);
 	}
-	xr_unlock(&f->tx_lock);
+	xr_flow_tx_unlock(f);
 	if (xr_flow_rx_lock(f))
 		return -EAGAIN;
 	f->rx_shut |= how != SHUT_WR;
@@ -74,7 +74,7 @@ static int shutdown_inherited(struct xr_flow *f, int fd, int how)
 	else if (how == SHUT_RDWR)
 		xr_sys2(SYS_shutdown, fd, SHUT_RD);
 	f->rx.final = f->rx_shut && f->tx_shut;
-	xr_unlock(&f->rx_lock);
+	xr_flow_rx_unlock(f);
 	return r;
 }
 
@@ -128,7 +128,7 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 			f->tx_kfin = 1;
 			r = (int)xr_sys2(SYS_shutdown, fd, SHUT_WR);
 		}
-		xr_unlock(&f->tx_lock);
+		xr_flow_tx_unlock(f);
 		if (waiter)
 			xr_flow_tell(f, waiter);
 	}
@@ -136,7 +136,7 @@ int xr_flow_shutdown(struct xr_flow *f, int fd, int how)
 		if (xr_flow_rx_lock(f))
 			return -EAGAIN;
 		f->rx_shut = 1;
-		xr_unlock(&f->rx_lock);
+		xr_flow_rx_unlock(f);
 		/* wakes who sleeps in a read, since every sleeper watches the socket too */
 		e = (int)xr_sys2(SYS_shutdown, fd, SHUT_RD);
 		/* after the other half the connection may be over, which is no error */
@@ -179,7 +179,7 @@ static uint64_t close_sole(struct xr_flow *f, int fd)
 
 	if (!xr_flow_rx_lock(f)) {
 		xr_flow_rx_close(f);
-		xr_unlock(&f->rx_lock);
+		xr_flow_rx_unlock(f);
 	}
 	xr_sys5(SYS_getsockopt, fd, SOL_SOCKET, SO_LINGER, &now, &len);
 	/* both have ended: TCP's connection would be closed by now, and reset no more */
@@ -207,7 +207,7 @@ static uint64_t close_sole(struct xr_flow *f, int fd)
 		xr_flow_tx_push_replay(f, fd);
 	/* release: of the shared memory this end needs its own direction alone from here on */
 	xr_store_release(&f->tx.dir->state, xr_load_relaxed(&f->tx.dir->state) | XR_DIR_CLOSED);
-	xr_unlock(&f->tx_lock);
+	xr_flow_tx_unlock(f);
 	if (waiter)
 		xr_shm_link_notify(f->link, waiter, f->peer_cookie);
 	xr_flow_tell_sender(f);
@@ -326,7 +326,7 @@ static void last_close(struct xr_flow *f, int fd)
 	xr_flow_stats_last(f, fd);
 	if (xr_unlikely(f->trace_end) && !xr_flow_tx_lock(f)) {
 		xr_flow_trace_settle(f);
-		xr_unlock(&f->tx_lock);
+		xr_flow_tx_unlock(f);
 	}
 	if (f->link && f->owner_pid == xr_getpid()) {
 		if (xr_flow_holders(f) == 1)

@@ -391,7 +391,7 @@ static void look_at_socket(struct xr_flow *f, int fd)
 		return;
 	if (f->rx_state == XR_RX_RING)
 		xr_far_rx_event(f, fd, xr_ksock_poll(fd, POLLIN | POLLRDHUP));
-	xr_unlock(&f->rx_lock);
+	xr_flow_rx_unlock(f);
 }
 
 /* Why it leaves the fabric: what the peer says when this end has begun to is an answer, and changes nothing. */
@@ -420,7 +420,7 @@ static void far_lost(struct xr_flow *f, int fd, uint32_t said)
 	if (!xr_flow_tx_lock(f)) {
 		owed = f->tx_state == XR_TX_RING ? xr_shm_tx_unconsumed(&f->tx) : 0;
 		idle = f->tx_state != XR_TX_REPLAY && !owed;
-		xr_unlock(&f->tx_lock);
+		xr_flow_tx_unlock(f);
 	}
 	if ((said & XR_DIR_LOST) && owed) {
 		/* a process that ends says what it has read before its channel goes, but another way */

@@ -425,11 +425,11 @@ uint32_t xr_flow_owes(struct xr_flow *f, int fd)
 	/* racy looks: the states are what this end made them, or the lock is held for long */
 	if (f->tx_state == XR_TX_REPLAY && !xr_flow_tx_lock(f)) {
 		ev |= retreat_push(f, fd) == -EAGAIN ? POLLOUT : 0;
-		xr_unlock(&f->tx_lock);
+		xr_flow_tx_unlock(f);
 	}
 	if (f->rx_state == XR_RX_SKIP && !xr_flow_rx_lock(f)) {
 		ev |= retreat_late(f, fd) == -EAGAIN ? POLLIN : 0;
-		xr_unlock(&f->rx_lock);
+		xr_flow_rx_unlock(f);
 	}
 	return ev;
 }
@@ -464,9 +464,9 @@ static void retreat_wait(struct xr_flow *f, int fd, struct retreat_missing *m, u
 		if (!xr_flow_rx_lock(f)) {
 			m->unread = m->unread ? retreat_unread(f) : 0;
 			m->late = m->late || f->rx_state == XR_RX_SKIP ? retreat_late(f, fd) : 0;
-			xr_unlock(&f->rx_lock);
+			xr_flow_rx_unlock(f);
 		}
-		xr_unlock(&f->tx_lock);
+		xr_flow_tx_unlock(f);
 	}
 }
 
@@ -487,7 +487,7 @@ int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_re
 	if (xr_flow_tx_lock(f))
 		return -EAGAIN;
 	if (xr_flow_rx_lock(f)) {
-		xr_unlock(&f->tx_lock);
+		xr_flow_tx_unlock(f);
 		return -EAGAIN;
 	}
 	if (!xr_flow_may_return(why))
@@ -508,8 +508,8 @@ int xr_flow_retreat_as(struct xr_flow *f, int fd, enum xr_reason why, enum xr_re
 	m.owed = retreat_push(f, fd);
 	/* whoever sleeps at the other end in a read sees that we froze it */
 	waiter = XR_ARM_WAITER(xr_load_relaxed(&f->tx.dir->arm));
-	xr_unlock(&f->rx_lock);
-	xr_unlock(&f->tx_lock);
+	xr_flow_rx_unlock(f);
+	xr_flow_tx_unlock(f);
 	if (froze) {
 		if (waiter)
 			xr_shm_link_notify(f->link, waiter, f->peer_cookie);

@@ -76,5 +76,5 @@ void xr_flow_lowat_set(struct xr_flow *f, int fd)
 	f->kernel_lowat = 0;
 	if (xr_flow_lowat_split(f))
 		xr_flow_lowat(f, fd);
-	xr_unlock(&f->rx_lock);
+	xr_flow_rx_unlock(f);
 }

@@ -27,14 +27,14 @@ uint32_t xr_flow_poll(struct xr_flow *f, int fd)
 	if (xr_flow_tx_lock(f))
 		return 0;
 	tx = xr_flow_tx_poll(f, fd);
-	xr_unlock(&f->tx_lock);
+	xr_flow_tx_unlock(f);
 	/* an error or end that the kernel shows in one direction stands in both */
 	if (tx != UINT32_MAX && xr_unlikely(tx & (POLLERR | POLLHUP)))
 		xr_flow_kernel_event(f, tx);
 	if (xr_flow_rx_lock(f))
 		return 0;
 	rx = xr_flow_rx_poll(f, fd);
-	xr_unlock(&f->rx_lock);
+	xr_flow_rx_unlock(f);
 	/* the frame of the peer was met just now */
 	if (xr_unlikely(f->far != NULL))
 		xr_far_look(f, fd);
@@ -133,7 +133,7 @@ static void flow_shut(struct xr_flow *f)
 	uint32_t ms = 0;
 	int shut;
 
-	if (f->owner_pid != xr_getpid() || xr_trylock(&f->tx_lock))
+	if (f->owner_pid != xr_getpid() || xr_flow_tx_trylock(f))
 		return;
 	shut = f->tx_state == XR_TX_RING && !f->tx_shut && !xr_shm_tx_space(&f->tx);
 	if (!shut || !f->shut_ns || consumed != f->shut_consumed) {
@@ -141,7 +141,7 @@ static void flow_shut(struct xr_flow *f)
 		f->shut_consumed = consumed;
 		shut = 0;
 	}
-	xr_unlock(&f->tx_lock);
+	xr_flow_tx_unlock(f);
 	if (!shut || xr_now_ns() - f->shut_ns < SHUT_NS)
 		return;
 	if (!xr_sys5(SYS_getsockopt, xr_flow_fd(f), IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, &len) && ms)
@@ -226,12 +226,12 @@ void xr_flow_arm(struct xr_flow *f, uint32_t waiter, uint32_t mask)
 	if ((mask & POLLIN) && !xr_flow_rx_lock(f)) {
 		if (f->rx_state != XR_RX_TCP)
 			xr_shm_rx_arm(&f->rx, waiter);
-		xr_unlock(&f->rx_lock);
+		xr_flow_rx_unlock(f);
 	}
 	if ((mask & POLLOUT) && !xr_flow_tx_lock(f)) {
 		if (f->tx_state == XR_TX_RING)
 			xr_shm_tx_want_space(&f->tx, waiter);
-		xr_unlock(&f->tx_lock);
+		xr_flow_tx_unlock(f);
 	}
 }
 

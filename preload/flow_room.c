@@ -60,11 +60,11 @@ void xr_flow_room_changed(struct xr_flow *f, int fd)
 	if (path & XR_PATH_RX && !xr_flow_rx_lock(f)) {
 		if (xr_load_relaxed(&f->path) & XR_PATH_RX)
 			xr_flow_room_rx(f, fd);
-		xr_unlock(&f->rx_lock);
+		xr_flow_rx_unlock(f);
 	}
 	if (path & XR_PATH_TX && !xr_flow_tx_lock(f)) {
 		if (f->tx_state == XR_TX_RING)
 			xr_flow_room_tx(f, fd);
-		xr_unlock(&f->tx_lock);
+		xr_flow_tx_unlock(f);
 	}
 }

@@ -517,12 +517,8 @@ static inline ssize_t recv_held(struct xr_flow *f, int fd, const struct iovec *i
 			return done ? (ssize_t)done : -EBADF;
 		if (xr_unlikely(xr_flow_up(f) != NULL))
 			xr_upgrade_step(f, fd);
-		/* as in tx_enter */
-		xr_defer_begin();
-		if (xr_flow_rx_lock(f)) {
-			xr_defer_end();
+		if (xr_flow_rx_lock(f))
 			return done ? (ssize_t)done : -EAGAIN;
-		}
 		fd = xr_unlikely(hold->flow != NULL) ? xr_flow_fd(f) : fd;
 		from = f->rx_state;
 		n = rx_some(f, fd, &d, len - done, done ? flags | RX_LATER : flags);
@@ -531,8 +527,7 @@ static inline ssize_t recv_held(struct xr_flow *f, int fd, const struct iovec *i
 		more = n > 0 && !(flags & MSG_PEEK) && (size_t)n < len - done && xr_rx_more(f, fd, from);
 		tell = n > 0 && f->rx_state == XR_RX_RING &&
 		       xr_shm_rx_wants_notice(&f->rx, &waiter);
-		xr_unlock(&f->rx_lock);
-		xr_defer_end();
+		xr_flow_rx_unlock(f);
 		if (tell)
 			xr_flow_tell(f, waiter);
 		/* whoever only reads must not keep the peer waiting for a replay */

@@ -125,7 +125,7 @@ void xr_flow_rx_look(struct xr_flow *f, int fd)
 		xr_rx_look_kernel(f, fd);
 	else
 		xr_store_relaxed(&f->rx_look, 0);	/* reads ask the socket anyway */
-	xr_unlock(&f->rx_lock);
+	xr_flow_rx_unlock(f);
 }
 
 /* ---- what there is -------------------------------------------------------- */
@@ -186,7 +186,7 @@ long xr_flow_inq(struct xr_flow *f, int fd)
 	if (xr_flow_rx_lock(f))
 		return -EAGAIN;
 	n = xr_rx_unread(f, fd);
-	xr_unlock(&f->rx_lock);
+	xr_flow_rx_unlock(f);
 	return n;
 }
 
@@ -239,7 +239,7 @@ int xr_flow_at_mark(struct xr_flow *f, int fd)
 		return 0;
 	rx_begin(f, fd);
 	r = xr_rx_at_mark(f, fd);
-	xr_unlock(&f->rx_lock);
+	xr_flow_rx_unlock(f);
 	return r;
 }
 
@@ -283,7 +283,7 @@ int xr_rx_ended(struct xr_flow *f)
 	if ((xr_flow_peer_state(f) & XR_DIR_ENDED) && f->rx_state != XR_RX_TCP &&
 	    !xr_flow_rx_lock(f)) {
 		r = rx_has_end(f);
-		xr_unlock(&f->rx_lock);
+		xr_flow_rx_unlock(f);
 		if (r)
 			return 1;
 	}

@@ -52,12 +52,6 @@ static inline int tx_enter(struct xr_flow *f)
 	return r;
 }
 
-static inline void tx_leave(struct xr_flow *f)
-{
-	xr_unlock(&f->tx_lock);
-	xr_defer_end();
-}
-
 void xr_flow_tell(struct xr_flow *f, uint32_t waiter)
 {
 	int r;
@@ -75,7 +69,7 @@ void xr_flow_tell(struct xr_flow *f, uint32_t waiter)
 				xr_flow_tx_start_replay(f, XR_REASON_LIMIT_FDS);
 				xr_flow_tx_push_replay(f, xr_flow_fd(f));
 			}
-			xr_unlock(&f->tx_lock);
+			xr_flow_tx_unlock(f);
 		}
 	}
 }
@@ -106,7 +100,7 @@ void xr_flow_tx_care(struct xr_flow *f, int fd)
 		xr_flow_tx_start_replay(f, XR_REASON_RETREAT_REQUESTED);
 	if (f->tx_state == XR_TX_REPLAY)
 		xr_flow_tx_push_replay(f, fd);
-	tx_leave(f);
+	xr_flow_tx_unlock(f);
 }
 
 /*
@@ -361,12 +355,10 @@ static __attribute__((noinline, cold)) void tx_look_back(struct xr_flow *f, int 
 {
 	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
 		return;
-	xr_defer_begin();
-	if (!xr_trylock(&f->rx_lock)) {
+	if (!xr_flow_rx_trylock(f)) {
 		xr_flow_rx_poll(f, xr_hold_fd(f, fd));
-		xr_unlock(&f->rx_lock);
+		xr_flow_rx_unlock(f);
 	}
-	xr_defer_end();
 }
 
 static inline ssize_t send_held(struct xr_flow *f, int fd, const struct iovec *iov, int cnt,
@@ -406,7 +398,7 @@ static inline ssize_t send_held(struct xr_flow *f, int fd, const struct iovec *i
 		fd = xr_unlikely(hold->flow != NULL) ? xr_flow_fd(f) : fd;
 		from = f->tx_state;
 		n = tx_some(f, fd, iov, cnt, done, len - done, flags, &waiter);
-		tx_leave(f);
+		xr_flow_tx_unlock(f);
 		if (waiter)
 			xr_flow_tell(f, waiter);
 		if (xr_unlikely(from == XR_TX_TCP))
@@ -468,7 +460,7 @@ static ssize_t tx_stream_next(struct xr_flow *f, int fd, const struct iovec *iov
 		if (xr_unlikely(f->tx.frozen))
 			tx_frozen(f, fd);
 	}
-	tx_leave(f);
+	xr_flow_tx_unlock(f);
 	if (xr_unlikely(waiter))
 		xr_flow_tell(f, waiter);
 	return (ssize_t)n;
@@ -507,7 +499,7 @@ long xr_flow_outq(struct xr_flow *f, int fd)
 		/* by now all of it may be in the kernel */
 		if (f->tx_state == XR_TX_REPLAY)
 			n += (long)xr_shm_tx_owed(&f->tx);
-		xr_unlock(&f->tx_lock);
+		xr_flow_tx_unlock(f);
 	}
 	return n;
 }

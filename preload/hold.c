@@ -113,14 +113,14 @@ void xr_hold_orphan(struct xr_flow *f, int fd)
 	if (xr_flow_tx_lock(f))
 		goto forget;
 	if (xr_flow_rx_lock(f)) {
-		xr_unlock(&f->tx_lock);
+		xr_flow_tx_unlock(f);
 		goto forget;
 	}
 	old = xr_load_relaxed(&f->priv->orphan);
 	xr_store_relaxed(&f->priv->orphan, new);
 	xr_store_relaxed(&f->priv->fd, new);
-	xr_unlock(&f->rx_lock);
-	xr_unlock(&f->tx_lock);
+	xr_flow_rx_unlock(f);
+	xr_flow_tx_unlock(f);
 	xr_fd_close(old);
 	if (new < 0)
 		xr_flow_wake(f);

@@ -167,11 +167,11 @@ void xr_info_amend(struct xr_flow *f, int fd, void *val, socklen_t len)
 	locked = !xr_flow_tx_lock(f);
 	info_tx(f, &tx, locked);
 	if (locked)
-		xr_unlock(&f->tx_lock);
+		xr_flow_tx_unlock(f);
 	locked = !xr_flow_rx_lock(f);
 	info_rx(f, fd, &rx, locked);
 	if (locked)
-		xr_unlock(&f->rx_lock);
+		xr_flow_rx_unlock(f);
 	info_put(f, &t, &tx, &rx);
 	xr_user_put(val, &t, len);
 }

@@ -149,12 +149,12 @@ void xr_flow_list(struct xr_flow *f, int fd)
 
 	/* in a vfork child the number may be another file's, and the memory is the parent's */
 	if (!xr_cfg.stats || f->st || xr_vfork_depth || xr_process_passed() ||
-	    f->owner_pid != xr_getpid() || xr_trylock(&f->tx_lock))
+	    f->owner_pid != xr_getpid() || xr_flow_tx_trylock(f))
 		return;
 	/* not connected yet: then when it is (xr_flow_connecting) */
 	if (!xr_tuple_get(fd, &t, &local, &peer))
 		xr_flow_stats_attach(f, fd, &local.sa, &peer.sa);
-	xr_unlock(&f->tx_lock);
+	xr_flow_tx_unlock(f);
 }
 
 void xr_flow_stats_last(struct xr_flow *f, int fd)

@@ -27,12 +27,12 @@ void xr_upgrade_abort(struct xr_flow *f, int fd, enum xr_reason why)
 		return;
 	u = xr_flow_up(f);
 	if (!u) {
-		xr_unlock(&f->tx_lock);
+		xr_flow_tx_unlock(f);
 		return;
 	}
 	ready = u->state >= XR_UP_EXCHANGED;
 	xr_up_fail(u, why);
-	xr_unlock(&f->tx_lock);
+	xr_flow_tx_unlock(f);
 	if (ready && why != XR_REASON_CLOSED)
 		xr_flow_give_back(f, fd, why);
 }
@@ -89,12 +89,12 @@ void xr_upgrade_witness(struct xr_flow *f)
 {
 	struct xr_upgrade *u;
 
-	if (f->owner_pid != xr_getpid() || xr_trylock(&f->tx_lock))
+	if (f->owner_pid != xr_getpid() || xr_flow_tx_trylock(f))
 		return;
 	u = xr_flow_up(f);
 	if (u && u->dir && u->state == XR_UP_EXCHANGED)
 		xr_witness_look(u, xr_flow_fd(f), 0);
-	xr_unlock(&f->tx_lock);
+	xr_flow_tx_unlock(f);
 }
 
 /* 1: what is to be seen before the flow moves was seen. */
@@ -198,13 +198,13 @@ static void up_step(struct xr_flow *f, int fd)
 	uint32_t waiter = 0;
 	int attach = 0, retreat = 0;
 
-	if (f->owner_pid != xr_getpid() || xr_trylock(&f->tx_lock))
+	if (f->owner_pid != xr_getpid() || xr_flow_tx_trylock(f))
 		return;
 	up_step_locked(f, fd, &waiter, &attach, &retreat);
 	/* the flow keeps its link, in case the peer looks at it; close lets go of both */
 	if (retreat)
 		xr_up_fail(xr_flow_up(f), (enum xr_reason)retreat);
-	xr_unlock(&f->tx_lock);
+	xr_flow_tx_unlock(f);
 	if (waiter)
 		xr_flow_tell(f, waiter);
 	if (attach) {

@@ -396,11 +396,11 @@ static void up_try_evict(struct xr_upgrade *u, const struct xr_flow *self)
 {
 	struct xr_flow *o = u ? xr_load_acquire(&u->f) : NULL;
 
-	if (!o || o == self || xr_trylock(&o->tx_lock))
+	if (!o || o == self || xr_flow_tx_trylock(o))
 		return;
 	if (xr_load_relaxed(&u->f) == o && xr_flow_up(o) == u)
 		up_evict(u);
-	xr_unlock(&o->tx_lock);
+	xr_flow_tx_unlock(o);
 }
 
 /*

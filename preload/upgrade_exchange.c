@@ -284,14 +284,14 @@ static int up_link_pending(const struct xr_upgrade *u)
 		/* acquire: pairs with up_claim */
 		struct xr_flow *f = xr_load_acquire(&o->f);
 		/* locked: another thread is at it, perhaps at that very step */
-		int locked = o != u && f && xr_trylock(&f->tx_lock);
+		int locked = o != u && f && xr_flow_tx_trylock(f);
 
 		busy |= locked;
 		if (o == u || !f || locked)
 			continue;
 		pending = xr_load_relaxed(&o->f) == f && o->state == XR_UP_ANSWERED && o->new_link &&
 			  now - o->answered < UP_LINK_PATIENCE && !memcmp(o->call.uuid, u->call.uuid, 16);
-		xr_unlock(&f->tx_lock);
+		xr_flow_tx_unlock(f);
 		if (pending)
 			return 1;
 	}

@@ -54,7 +54,7 @@ int xr_up_finish(struct xr_upgrade *u, int fd)
 	if (xr_flow_rx_lock(f))
 		return -EAGAIN;
 	r = up_enter_rx(f, fd);
-	xr_unlock(&f->rx_lock);
+	xr_flow_rx_unlock(f);
 	if (r)
 		return r;
 	u->state = XR_UP_READY;
@@ -103,7 +103,7 @@ int xr_up_start(struct xr_upgrade *u, int fd, uint32_t *waiter)
 	if (xr_flow_rx_lock(f))
 		return -EAGAIN;
 	r = f->rx_state == XR_RX_TCP ? -ESTALE : up_leave_tcp(f, fd);
-	xr_unlock(&f->rx_lock);
+	xr_flow_rx_unlock(f);
 	if (r)
 		return r;
 	xr_flow_wake(f);	/* who sleeps till the socket takes more */

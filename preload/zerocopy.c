@@ -22,7 +22,7 @@ void xr_zerocopy_let_go(struct xr_flow *f)
 	if ((xr_load_acquire(&f->path) & XR_PATH_FABRIC) && f->link && xr_load_relaxed(&f->tx_state) == XR_TX_TCP &&
 	    xr_load_relaxed(&f->rx_state) == XR_RX_TCP && !f->up)
 		xr_flow_leave(f);
-	xr_unlock(&f->tx_lock);
+	xr_flow_tx_unlock(f);
 	if (!(xr_load_acquire(&f->path) & XR_PATH_FABRIC))
 		xr_epoll_flow_detach(f);
 }

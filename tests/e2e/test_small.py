@@ -104,3 +104,12 @@ def test_left_by_longjmp(env):
     got = json.loads(s.line(30))
     assert got["error"] == "0" and got["read"] > 0, got
     assert (c.wait(), s.wait()) == (0, 0)
+
+
+def test_left_by_longjmp_while_it_waits(env):
+    """A handler leaves recv(2), ten thousand times, asleep or on its way there: what comes after is read as before."""
+    s = env.start("server", [harness.prog("xrsmall"), "server", "leap"])
+    c = env.start("client", [harness.prog("xrsmall"), "client", s.line(), "leap"])
+    assert json.loads(s.line(60)) == {"leapt": 10000, "error": "0"}
+    assert json.loads(c.line(30)) == {"paused": 0, "error": "0"}
+    assert (c.wait(), s.wait()) == (0, 0)

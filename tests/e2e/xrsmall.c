@@ -3,11 +3,12 @@
  * xrsmall: one end of a stream of pieces of 64 bytes, one send each, as fast as it can; the other end reads and
  * checks every byte.
  *
- *	xrsmall server [duplex|jump]	prints its port, then what it has read
- *	xrsmall client PORT [duplex|jump]	sends until its standard input ends, or has a line
+ *	xrsmall server [duplex|jump|leap]	prints its port, then what it has read
+ *	xrsmall client PORT [duplex|jump|leap]	sends until its standard input ends, or has a line
  *
  * duplex: both ends do both, in two threads. jump: both ends are told; a handler of the client leaves its sends by
  * siglongjmp, a thousand times a second, after which nobody knows how much of the piece was sent: all bytes are alike.
+ * leap: as jump, but it is the server whose handler leaves its recvs, for which the client's pauses let it sleep.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -26,8 +27,10 @@
 #define PIECE	64u
 #define WORDS	(PIECE / 8)
 
-static int fd, client, jumps;
-static sigjmp_buf before_send;
+#define LEAPS	10000u
+
+static int fd, client, jumps, leaps;
+static sigjmp_buf before_call;
 static sig_atomic_t may_jump;
 
 static void on_alarm(int sig)
@@ -35,7 +38,7 @@ static void on_alarm(int sig)
 	(void)sig;
 	if (may_jump) {
 		may_jump = 0;
-		siglongjmp(before_send, 1);
+		siglongjmp(before_call, 1);
 	}
 }
 
@@ -98,7 +101,7 @@ static int jumping_writer(void)
 		piece[k] = word((uint64_t)k, client);
 	sigaction(SIGALRM, &sa, NULL);
 	setitimer(ITIMER_REAL, &often, NULL);
-	if (sigsetjmp(before_send, 1))
+	if (sigsetjmp(before_call, 1))
 		jumped++;
 	while (jumped < 500) {
 		ssize_t r;
@@ -114,6 +117,49 @@ static int jumping_writer(void)
 	setitimer(ITIMER_REAL, &(struct itimerval){ 0 }, NULL);
 	shutdown(fd, SHUT_WR);
 	report("jumped", jumped, 0);
+	return 0;
+}
+
+/* Reads what comes and is thrown out of it, until there is no more. */
+static int leaping_reader(void)
+{
+	struct itimerval often = { { 0, 200 }, { 0, 200 } };
+	struct sigaction sa = { .sa_handler = on_alarm };
+	static uint64_t leapt;
+	static uint8_t buf[4096];
+	ssize_t n;
+
+	sigaction(SIGALRM, &sa, NULL);
+	setitimer(ITIMER_REAL, &often, NULL);
+	if (sigsetjmp(before_call, 1) && ++leapt == LEAPS)
+		setitimer(ITIMER_REAL, &(struct itimerval){ 0 }, NULL);
+	do {
+		may_jump = leapt < LEAPS;
+		n = recv(fd, buf, sizeof(buf), 0);
+		may_jump = 0;
+		/* told once: the client ends */
+		if (n > 0 && leapt >= LEAPS)
+			shutdown(fd, SHUT_WR);
+	} while (n > 0 || (n < 0 && errno == EINTR));
+	setitimer(ITIMER_REAL, &(struct itimerval){ 0 }, NULL);
+	report("leapt", leapt, n < 0 ? errno : 0);
+	return 0;
+}
+
+/* A piece at a time, with pauses, until the other end has had enough. */
+static int pausing_writer(void)
+{
+	static const uint8_t piece[PIECE];
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	int err = 0;
+
+	while (!err && !poll(&p, 1, 0)) {
+		if (send(fd, piece, PIECE, MSG_NOSIGNAL) < 0)
+			err = errno;
+		usleep(20);
+	}
+	shutdown(fd, SHUT_WR);
+	report("paused", 0, err);
 	return 0;
 }
 
@@ -151,11 +197,16 @@ int main(int argc, char **argv)
 
 	client = argc > 2 && !strcmp(argv[1], "client");
 	jumps = argc > 1 && !strcmp(argv[argc - 1], "jump");
+	leaps = argc > 1 && !strcmp(argv[argc - 1], "leap");
 	if (client) {
 		a.sin_port = htons((uint16_t)atoi(argv[2]));
 		fd = socket(AF_INET, SOCK_STREAM, 0);
 		if (connect(fd, (struct sockaddr *)&a, len))
 			return 2;
+		/* turns, so that it moves */
+		for (int i = 0; leaps && i < 8; i++)
+			if (write(fd, &i, 1) != 1 || read(fd, &i, 1) != 1)
+				return 2;
 	} else {
 		l = socket(AF_INET, SOCK_STREAM, 0);
 		if (bind(l, (struct sockaddr *)&a, len) || listen(l, 1) || getsockname(l, (struct sockaddr *)&a, &len))
@@ -163,12 +214,17 @@ int main(int argc, char **argv)
 		printf("%u\n", ntohs(a.sin_port));
 		fflush(stdout);
 		fd = accept(l, NULL, NULL);
+		for (int i = 0; leaps && i < 8; i++)
+			if (read(fd, &i, 1) != 1 || write(fd, &i, 1) != 1)
+				return 2;
 	}
 	if (duplex) {
 		if (pthread_create(&t, NULL, reader, NULL))
 			return 2;
 		writer();
 		pthread_join(t, NULL);
+	} else if (leaps) {
+		return client ? pausing_writer() : leaping_reader();
 	} else if (client && jumps) {
 		return jumping_writer();
 	} else if (client) {
