@@ -7,9 +7,9 @@
  * real call gave it out, so an entry never names a file of somebody else's.  Exactly one
  * of several racing closes takes an entry and ends the flow.
  */
-#include "closing.h"
 #include "hook.h"
 #include <sys/single_threaded.h>
+#include "closing.h"
 #include "epoll.h"
 #include "hold.h"
 #include "ready.h"

@@ -6,10 +6,10 @@
  * is a parent's, which goes on using it.  If exec fails the flows work on, over TCP.  Where the
  * peer does not help in time, a process is left behind: caretaker.h, relay.h.
  */
-#include "closing.h"
 #include "hook.h"
 #include <alloca.h>
 #include "caretaker.h"
+#include "closing.h"
 #include "log.h"
 #include "relay.h"
 

@@ -24,6 +24,7 @@ static _Atomic uint32_t process_always = 1;
 XR_NEAR _Atomic uint32_t *xr_process_alive = &process_always;
 
 static uint32_t process_passed;	/* enum xr_reason of pass_through */
+static int process_quiet;		/* under a filter of system calls, with nothing left to do for any connection */
 static XR_FORK_DATA uint32_t process_is_child;		/* has flows of an ancestor */
 static __thread uint32_t process_forking;	/* this thread is in a fork that was prepared */
 static __thread uint32_t process_in_handler;	/* ... by a signal handler */
@@ -217,6 +218,24 @@ static void to_kernel(void *arg, int fd, uintptr_t entry)
 		xr_flow_hand_over(f, fd, g->why, 0);
 }
 
+/* Its peer did not help in time: there is still something to be done for it. */
+static void not_quiet(void *arg, int fd, uintptr_t entry)
+{
+	const struct xr_flow *f = (const struct xr_flow *)(entry & ~(uintptr_t)3);
+
+	(void)arg;
+	(void)fd;
+	if ((entry & 3) == XR_FD_FLOW && xr_load_acquire(&f->path) & XR_PATH_FABRIC)
+		process_quiet = 0;
+}
+
+static void forget(void *arg, int fd, uintptr_t entry)
+{
+	(void)arg;
+	(void)entry;
+	xr_fd_take(fd);
+}
+
 void xr_process_pass_through(enum xr_reason why)
 {
 	struct giving_up g;
@@ -235,6 +254,20 @@ void xr_process_pass_through(enum xr_reason why)
 	/* after the flows, which may make the segment */
 	process_passed = why;
 	xr_stats_off(why);
+	if (why != XR_REASON_SECCOMP)
+		return;
+	/* the filter may not know of calls that the program does not make */
+	process_quiet = 1;
+	xr_fd_each(not_quiet, NULL);
+	if (!process_quiet)
+		return;
+	/* the calls that hooks make from here on are the program's own, and no others: they find nothing of ours */
+	xr_fd_each(forget, NULL);
+	xr_store_relaxed(&xr_fd_any, 0);
+	/* it may be for all threads */
+	xr_helper_park();
+	xr_trace_close();
+	xr_control_drop();
 }
 
 enum xr_reason xr_process_passed(void)
@@ -246,6 +279,9 @@ enum xr_reason xr_process_passed(void)
 
 static void process_exit(void)
 {
+	/* what is left in the file system others take away */
+	if (process_quiet)
+		return;
 	xr_fork_check();
 	xr_active = 0;
 	/* handlers that run later make no segment that nobody would remove */

@@ -4,6 +4,7 @@ import ctypes
 import os
 import resource
 import signal
+import socket
 import struct
 
 import pytest
@@ -239,3 +240,17 @@ def test_epoll_files_of_one_connection_each(live):
         c.sendall(100)
         assert live.server("epoll_wait", ep, 2, 2000).ret == 1
         assert s.recv(100, 0x100).ret == 100
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the system call numbers are those of x86-64")
+def test_a_program_that_shuts_itself_in(env):
+    """From its filter on, which kills, the calls that are made are its own."""
+    sh = shell.Shell(env, "server")
+    lfd = sh.ok("socket", socket.AF_INET, socket.SOCK_STREAM, 0)
+    sh.ok("bind", lfd, "127.0.0.1", 0)
+    sh.ok("listen", lfd, 1)
+    echo = sh.bg("accept_echo", lfd, 1)
+    c = env.start("client", [harness.prog("xrsandbox"), sh("getsockname", lfd).words[1]])
+    assert echo.result().ret == 1
+    assert c.wait() == 0, c.describe()
+    assert sh("close", lfd).ret == 0
