@@ -8,6 +8,7 @@
 #include "epoll_young.h"
 #include "fdtab.h"
 #include "mem.h"
+#include "process.h"
 #include "ready.h"
 #include "real.h"
 #include "waiter.h"
@@ -333,7 +334,7 @@ static int wait_sleep(struct ep_wait *w)
 {
 	struct xr_epoll *ep = w->ep;
 	uint64_t then, slice;
-	int r, lend;
+	int r, lend, ours;
 
 	if (xr_ep_lock(ep))
 		return 1;
@@ -359,6 +360,9 @@ static int wait_sleep(struct ep_wait *w)
 	r = lend ? LOOK_AT_BOTH :
 	    wait_in_kernel(w, xr_deadline_min(!w->has_deadline ? 0 : w->deadline ? w->deadline : 1, slice));
 	pthread_cleanup_pop(0);
+	/* a child that a handler has forked in the meantime returns here as well: it has never been counted */
+	xr_fork_check();
+	ours = ep->gen == xr_ep_gen;
 	in.asleep = IN_WOKEN;
 	if (!xr_ep_lock(ep)) {
 		ep->sleepers--;
@@ -373,10 +377,10 @@ static int wait_sleep(struct ep_wait *w)
 		xr_ep_unlock(ep);
 	}
 	/* a child that has rung goes on when nobody counts as asleep, and is to find all with the kernel by then */
-	if (xr_ep_must_lend(ep))
+	if (ours && xr_ep_must_lend(ep))
 		xr_ep_lend(ep);
 	in.asleep = IN_AWAKE;
-	wait_is_asleep(ep, -1u);
+	wait_is_asleep(ep, ours ? -1u : 0);
 	/* as in xr_wait_flow */
 	xr_flow_sweep_slept(then);
 	xr_store_relaxed(&ep->looked, xr_cycles());

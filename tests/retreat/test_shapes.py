@@ -382,6 +382,8 @@ def test_children_of_a_handler(live, events):
     echo = peer.sh.bg("echo", peer.fd)
     r = me.sh("fork_in_handler", ep, me.fd, 150, me.tx_key, me.tx, timeout=40)
     assert r.ret >= 1000 and r.ints == [0, 0], r
+    # none of them has waited for its parent, which waits for it
+    assert r.us < 15e6, r
     me.shutdown(socket.SHUT_WR)
     assert echo.result().ret >= 0
     for c, s in others:
